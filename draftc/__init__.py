@@ -1,0 +1,1 @@
+"""draftc: a compiler for draft models of speculative decoding."""

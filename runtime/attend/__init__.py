@@ -1,0 +1,1 @@
+"""Attention of dense layers: one operation, several backends."""

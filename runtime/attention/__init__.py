@@ -1,0 +1,1 @@
+"""The attention modules, one kind per file."""

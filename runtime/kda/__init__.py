@@ -1,0 +1,1 @@
+"""Kimi delta attention: one operation, several backends."""

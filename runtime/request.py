@@ -1,0 +1,53 @@
+"""What a backend is asked, and what it answers. Imports nothing; selection runs without tensors."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Phase = Literal["training", "decoding"]
+Op = Literal["attend", "kda"]
+
+
+@dataclass(frozen=True, slots=True)
+class BackendRequest:
+    """The facts of one layer in one phase on one device.
+
+    Widths are channels of one head. `capability` is the CUDA compute capability, None when unknown or on CPU.
+    `packages` maps optional packages to their installed version, None when absent; `torch` is always in it.
+    """
+
+    op: Op
+    phase: Phase
+    device: Literal["cpu", "cuda"]
+    dtype: Literal["bfloat16", "float16", "float32", "float64"]
+    q_dim: int
+    v_dim: int
+    heads: int
+    kv_heads: int
+    block_size: int
+    window: int | None = None
+    is_causal: bool = False
+    dropout: float = 0.0
+    needs_grad: bool = True
+    capability: tuple[int, int] | None = None
+    context_state: Literal["reset", "scan"] | None = None
+    gate_lower_bound: float | None = None
+    conv_width: int | None = None
+    packages: Mapping[str, str | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a backend cannot run a request: a short stable word, and the reason with its numbers."""
+
+    word: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The chosen backend, and why each better one was passed over. `forced_by` names the override, None without one."""
+
+    backend: str
+    refusals: tuple[tuple[str, tuple[Refusal, ...]], ...] = ()
+    forced_by: str | None = None

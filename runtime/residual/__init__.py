@@ -1,0 +1,1 @@
+"""Decoder layers, one residual form per file."""

@@ -1,0 +1,1 @@
+"""The layout language: reading, diagnostics, the typed layout, rules and presets. Imports no torch."""

@@ -1,0 +1,1 @@
+"""The rules of the language, one per file, in the order of their codes."""
