@@ -27,6 +27,11 @@ class Parts:
     allow: tuple[str, ...] = ()
     bases: MappingOf[str, str] = field(default_factory=dict)
     origins: MappingOf[str, Origin] = field(default_factory=dict)
+    places: MappingOf[str, Pointer] = field(default_factory=dict)
+
+    def place(self, attention: str) -> Pointer:
+        """The pointer to where the attention is written; `places` holds those written in place (`layer<i>`)."""
+        return self.places.get(attention, ("attentions", attention))
 
     def states(self, *pointer: str | int) -> bool:
         """Whether the file itself writes a value at `pointer`."""
@@ -51,4 +56,4 @@ class Parts:
     def attention_span(self, attention: str, key: str = "") -> Span:
         """Where `key` of the attention is written, following `extends`; the attention's own place when nowhere."""
         origin = self.origins.get(f"/attentions/{attention}/{key}") or self.origins.get(f"/attentions/{attention}")
-        return origin.span if origin and origin.span else self.span("attentions", attention)
+        return origin.span if origin and origin.span else self.span(*self.place(attention))
