@@ -12,13 +12,18 @@ Pointer = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """One scalar: its resolved value (YAML 1.2 core schema), its text as written, and whether it was quoted."""
+    """One scalar: its resolved value (YAML 1.2 core schema), its text as written, and whether it was quoted.
+
+    `aliases` names the places through which this node is reached when it stands elsewhere; `faulty` marks a node that
+    the reader reported, so that nothing more is said of it.
+    """
 
     value: Plain
     span: Span
     text: str
     quoted: bool = False
     aliases: tuple[Span, ...] = ()
+    faulty: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +33,7 @@ class Sequence:
     items: tuple["Node", ...]
     span: Span
     aliases: tuple[Span, ...] = ()
+    faulty: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +51,15 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Mapping:
-    """Keys with values, in the order in which they are written; keys are unique texts."""
+    """Keys with values, in the order in which they are written; keys are unique texts.
+
+    A faulty mapping may lack keys that were written in a way that the language refuses.
+    """
 
     entries: tuple[Entry, ...]
     span: Span
     aliases: tuple[Span, ...] = ()
+    faulty: bool = False
 
     def get(self, name: str) -> "Node | None":
         """Return the value of `name`, or None."""
