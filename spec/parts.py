@@ -13,9 +13,9 @@ class Parts:
     """A layout on its way. Wherever an earlier step reported an error, a field is None or a key is absent.
 
     `values` holds the resolved top-level scalars by key (`hidden_size`, `block_size`, `rope`, ...); a key is absent
-    when its value is broken or has no source. `attentions` holds every attention that some layer uses and that is whole;
-    `stack` names the attention of each layer, None when the list of layers is broken or names an attention that is
-    broken. `bases` maps an attention to what it extends, `places` an attention written in place to its pointer,
+    when its value is broken or has no source. `attentions` holds every attention that some layer uses and that is
+    whole; `stack` names the attention of each layer, None when the list of layers is broken or names an attention that
+    is broken. `bases` maps an attention to what it extends, `places` an attention written in place to its pointer,
     `origins` a JSON pointer (`/hidden_size`, `/target/vocab_size`, `/attentions/near/rope`) to where its value came
     from.
     """
