@@ -1,0 +1,145 @@
+"""Link: copy the definitions that a bundle reaches out of the sources of `runtime/`, by text.
+
+From the roots the linker closes over the names that each definition mentions, cuts the text of every definition
+by line range (so comments survive), puts definitions before their users and collects the imports they need.
+A method is left out only of a class without bases, and only when no reached code mentions an attribute of its name:
+a class with a base keeps all its methods, since the base may call them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from draftc.compiler.errors import InternalError
+from draftc.compiler.imports import Import
+from draftc.compiler.sources import Definition, Source, Symbol, read_source
+
+
+class LinkError(InternalError):
+    """A source of `runtime/` breaks the rules for linkable modules; the message names the place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Linked:
+    """Text of the reached definitions, each before its users, with the imports that the text needs."""
+
+    names: tuple[str, ...]
+    text: str
+    imports: frozenset[Import]
+
+
+@dataclass
+class _Closure:
+    """What the roots reach while only methods named in `kept` stay."""
+
+    replaced: Mapping[str, str]
+    provided: Mapping[str, str]
+    kept: frozenset[str]
+    reached: dict[Symbol, Definition] = field(default_factory=dict)
+    order: list[Symbol] = field(default_factory=list)
+    imports: set[Import] = field(default_factory=set)
+
+    def reach(self, symbol: Symbol) -> None:
+        """Take in `symbol` and everything its definition mentions, dependencies first."""
+        if symbol in self.reached or symbol.name in self.provided:
+            return
+        source = read_source(symbol.module)
+        self.reached[symbol] = self.definition(symbol, source)
+        for name in self.reached[symbol].names_with(self.kept):
+            self.follow(name, source)
+        self.order.append(symbol)
+
+    def definition(self, symbol: Symbol, source: Source) -> Definition:
+        """Return the definition of `symbol`, or the one that replaces it."""
+        found = source.definitions.get(symbol.name)
+        if found is None:
+            raise LinkError(f"{symbol.module} defines no {symbol.name}")
+        other = self.replaced.get(symbol.name)
+        return found if other is None else Definition.of_text(other)
+
+    def follow(self, name: str, source: Source) -> None:
+        """Reach what `name` means in `source`; a name that is neither defined nor imported there is a builtin."""
+        found = source.resolve(name)
+        if isinstance(found, Import):
+            self.imports.add(found)
+        elif found is not None:
+            if found.name in self.provided:
+                self.imports.add(Import(self.provided[found.name], found.name))
+            self.reach(found)
+
+
+def link(
+    roots: Sequence[Symbol],
+    *,
+    replaced: Mapping[str, str] | None = None,
+    provided: Mapping[str, str] | None = None,
+    attributes: frozenset[str] = frozenset(),
+) -> Linked:
+    """Return the text of everything that `roots` reach.
+
+    `replaced` gives the text of definitions that are generated instead of copied; names it mentions are looked up
+    in the module of the original. `provided` maps names that a sibling module of the bundle already defines to that
+    module. `attributes` are names of attributes that the code beside the linked text mentions.
+    Raises LinkError when a root does not exist or when two reached definitions share a name.
+    """
+    closure = _closed(roots, replaced or {}, provided or {}, attributes)
+    order = _evaluated_first(closure)
+    _require_unique(order)
+    texts = [closure.reached[symbol].text_with(closure.kept) for symbol in order]
+    return Linked(tuple(symbol.name for symbol in order), _joined(texts), frozenset(closure.imports))
+
+
+def _closed(
+    roots: Sequence[Symbol], replaced: Mapping[str, str], provided: Mapping[str, str], attributes: frozenset[str]
+) -> _Closure:
+    """Close over names and over kept methods together: a kept method may reach code that mentions another one."""
+    kept = attributes
+    while True:
+        closure = _Closure(replaced, provided, kept)
+        for root in roots:
+            closure.reach(root)
+        more = kept.union(*(found.attributes_with(kept) for found in closure.reached.values()))
+        if more == kept:
+            return closure
+        kept = more
+
+
+def _require_unique(order: list[Symbol]) -> None:
+    seen: dict[str, str] = {}
+    for symbol in order:
+        if symbol.name in seen:
+            raise LinkError(f"{symbol.name} is defined in {seen[symbol.name]} and in {symbol.module}")
+        seen[symbol.name] = symbol.module
+
+
+def _evaluated_first(closure: _Closure) -> list[Symbol]:
+    """Order so that what a definition evaluates (bases, defaults, annotations, values) stands before it."""
+    done: dict[Symbol, None] = {}
+
+    def place(symbol: Symbol) -> None:
+        if symbol in done:
+            return
+        source = read_source(symbol.module)
+        for name in closure.reached[symbol].evaluated:
+            found = source.resolve(name)
+            if isinstance(found, Symbol) and found in closure.reached and found != symbol:
+                place(found)
+        done[symbol] = None
+
+    for symbol in closure.order:
+        place(symbol)
+    return list(done)
+
+
+def _joined(texts: list[str]) -> str:
+    """Join definitions as `ruff format` parts them: two blank lines around def and class, none between constants."""
+    parts: list[str] = []
+    for text in texts:
+        if parts:
+            parts.append("" if _is_constant(text) and _is_constant(parts[-1]) else "\n\n")
+        parts.append(text)
+    return "".join(parts)
+
+
+def _is_constant(text: str) -> bool:
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    return not lines[0].startswith(("def ", "class ", "@", "async "))
