@@ -1,0 +1,190 @@
+"""From the layers of a layout to reference modules: the only module that knows both a spec and a runtime class.
+
+Runtime constructors take plain numbers. A runtime module is imported when a layout uses it, and on the compile path
+none of them brings in `transformers.modeling_utils`, which takes longer to import than everything else together.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, assert_never
+
+import torch
+from torch import nn
+
+from draftc.compiler.errors import UnsupportedError
+from draftc.spec.layout import AttentionSpec, Dflash, Gqa, Kda, LayerSpec, Layout, Memory, Mla, MlpSpec, Rope
+
+if TYPE_CHECKING:
+    from draftc.runtime.rope import Turn
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What `DraftModel` must know of a layer and no graph reads: they become class attributes of the layer class."""
+
+    window: int | None
+    is_causal: bool
+    turn: "Turn | None"
+    memory: Memory
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One layer of the stack: its spec, its module on the meta device (equal layers share it), and its facts."""
+
+    spec: LayerSpec
+    module: nn.Module
+    facts: Facts
+
+
+def build(layout: Layout) -> tuple[Part, ...]:
+    """Build the layers of `layout` on the meta device, each distinct one once; no memory is taken.
+
+    Raises `UnsupportedError` when the family of the layout cannot be built yet.
+    """
+    refuse_unbuilt(layout)
+    modules: dict[tuple[str, MlpSpec], nn.Module] = {}
+    with torch.device("meta"):
+        for spec in layout.layers:
+            key = (spec.name, spec.mlp)
+            modules[key] = modules.get(key) or decoder_layer(spec, layout)
+    return tuple(Part(spec, modules[spec.name, spec.mlp], facts_of(spec.attention, layout)) for spec in layout.layers)
+
+
+def refuse_unbuilt(layout: Layout) -> None:
+    """Raise `UnsupportedError` for families whose heads this version does not have."""
+    if not isinstance(layout.family, Dflash):
+        raise UnsupportedError(
+            f"family {layout.family.name} checks, but this version builds drafts of family dflash only",
+            help="use `family: dflash` to compile the stack without the heads of the family",
+        )
+
+
+def decoder_layer(spec: LayerSpec, layout: Layout) -> nn.Module:
+    """Build the reference form of one layer, on the device of the surrounding context."""
+    from draftc.runtime.mlp import GatedMLP
+    from draftc.runtime.residual.plain import DecoderLayer
+
+    attention = attention_module(spec.attention, layout)
+    mlp = GatedMLP(layout.hidden_size, spec.mlp.intermediate_size, spec.mlp.hidden_act)
+    return DecoderLayer(layout.hidden_size, layout.rms_norm_eps, attention, mlp)
+
+
+def attention_module(spec: AttentionSpec, layout: Layout) -> nn.Module:
+    """Build the reference attention of `spec`."""
+    match spec:
+        case Gqa():
+            return _gqa(spec, layout)
+        case Mla():
+            return _mla(spec, layout)
+        case Kda():
+            return _kda(spec, layout)
+        case _:
+            assert_never(spec)
+
+
+def _gqa(spec: Gqa, layout: Layout) -> nn.Module:
+    from draftc.runtime.attention.gqa import GroupedQueryAttention
+
+    return GroupedQueryAttention(
+        hidden_size=layout.hidden_size,
+        num_attention_heads=spec.num_attention_heads,
+        num_key_value_heads=spec.num_key_value_heads,
+        head_dim=spec.head_dim,
+        rms_norm_eps=layout.rms_norm_eps,
+        rope_style=spec.rope.style if spec.rope else None,
+        qk_norm=spec.qk_norm,
+        attention_bias=spec.attention_bias,
+        output_gate=spec.output_gate == "full",
+    )
+
+
+def _mla(spec: Mla, layout: Layout) -> nn.Module:
+    from draftc.runtime.attention.mla import LatentAttention
+
+    return LatentAttention(
+        hidden_size=layout.hidden_size,
+        num_attention_heads=spec.num_attention_heads,
+        q_lora_rank=spec.q_lora_rank,
+        kv_lora_rank=spec.kv_lora_rank,
+        qk_nope_head_dim=spec.qk_nope_head_dim,
+        qk_rope_head_dim=spec.qk_rope_head_dim,
+        v_head_dim=spec.v_head_dim,
+        rms_norm_eps=spec.rms_norm_eps,
+        rope_style=spec.rope.style if spec.rope else None,
+        softmax_scale=latent_scale(spec),
+        attention_bias=spec.attention_bias,
+        output_gate=spec.output_gate == "full",
+    )
+
+
+def _kda(spec: Kda, layout: Layout) -> nn.Module:
+    return _kda_class(spec)(
+        hidden_size=layout.hidden_size,
+        num_heads=spec.num_heads,
+        head_dim=spec.head_dim,
+        short_conv_kernel_size=spec.short_conv_kernel_size,
+        gate_lower_bound=spec.gate_lower_bound,
+        full_gate=spec.output_gate == "full",
+        rms_norm_eps=layout.rms_norm_eps,
+        block_size=layout.block_size,
+    )
+
+
+def _kda_class(spec: Kda) -> Callable[..., nn.Module]:
+    if spec.context_state == "reset":
+        from draftc.runtime.attention.kda_reset import DeltaAttention
+
+        return DeltaAttention
+    from draftc.runtime.attention.kda_scan import ScanDeltaAttention
+
+    return ScanDeltaAttention
+
+
+def latent_scale(spec: Mla) -> float:
+    """Softmax scale of mla: d^-1/2 for queries of d channels, times (0.1 m ln(factor) + 1)^2 under yarn.
+
+    m is `mscale_all_dim`; DeepSeek-V3 applies it to the scale on top of the factor that YaRN puts on cos and sin.
+    """
+    scale: float = (spec.qk_nope_head_dim + spec.qk_rope_head_dim) ** -0.5
+    scaling = spec.rope.scaling if spec.rope else None
+    m = scaling.get("mscale_all_dim") if scaling else None
+    factor = scaling.get("factor") if scaling else None
+    if not isinstance(m, int | float) or not isinstance(factor, int | float) or factor <= 1:
+        return scale
+    return scale * (0.1 * m * math.log(factor) + 1.0) ** 2
+
+
+def facts_of(spec: AttentionSpec, layout: Layout) -> Facts:
+    """Return what the model must know of a layer with this attention."""
+    return Facts(spec.sliding_window, spec.is_causal, turn_of(spec, layout), spec.memory)
+
+
+def turn_of(spec: AttentionSpec, layout: Layout) -> "Turn | None":
+    """Return the rotary table that the attention needs, None without rotation."""
+    match spec:
+        case Gqa(rope=Rope() as rope):
+            return _turn(rope, spec.head_dim, layout)
+        case Mla(rope=Rope() as rope):
+            return _turn(rope, spec.qk_rope_head_dim, layout)
+        case _:
+            return None
+
+
+def _turn(rope: Rope, width: int, layout: Layout) -> "Turn":
+    """One table for `width` channels; under `proportional` the pairs run over all of them and only a share turns."""
+    from draftc.runtime.rope import Turn
+
+    whole = rope.scaling is not None and rope.scaling.rope_type == "proportional"
+    turned = width if whole else int(width * rope.partial_rotary_factor)
+    return Turn(rope.style, turned, rope.rope_theta, _scaling(rope), layout.max_position_embeddings)
+
+
+def _scaling(rope: Rope) -> tuple[tuple[str, object], ...] | None:
+    if rope.scaling is None:
+        return None
+    pairs: dict[str, object] = {**dict(rope.scaling.parameters), "rope_type": rope.scaling.rope_type}
+    if rope.scaling.rope_type == "proportional":
+        pairs["partial_rotary_factor"] = rope.partial_rotary_factor
+    return tuple(sorted(pairs.items()))

@@ -1,0 +1,57 @@
+"""What the compiler refuses, as typed errors that a face can print like any other diagnostic."""
+
+from typing import ClassVar
+
+from draftc.spec.diagnostic import Code, Severity
+
+
+class CompileError(Exception):
+    """A layout or module that cannot be compiled. `message` says what is wrong, `notes` where, `help` what to do."""
+
+    code: ClassVar[Code]
+
+    def __init__(self, message: str, *, notes: tuple[str, ...] = (), help: str = "") -> None:  # noqa: A002 - rustc's word
+        self.message = message
+        self.notes = notes
+        self.help = help
+        super().__init__(message)
+
+    def __str__(self) -> str:
+        lines = [f"{self.code}: {self.message}", *(f"note: {note}" for note in self.notes)]
+        return "\n".join([*lines, f"help: {self.help}"] if self.help else lines)
+
+
+class UntraceableError(CompileError):
+    """A forward does something that a graph cannot hold."""
+
+    code = Code("DC401", "untraceable-forward", Severity.ERROR)
+
+
+class ShapeError(CompileError):
+    """Two shapes of a graph do not fit."""
+
+    code = Code("DC402", "shape-mismatch", Severity.ERROR)
+
+
+class UnsupportedError(CompileError):
+    """The language has it, this version of draftc cannot build it yet."""
+
+    code = Code("DC403", "not-built-yet", Severity.ERROR)
+
+
+class BackendError(CompileError):
+    """No backend runs a layer, or the one that was asked for refuses it."""
+
+    code = Code("DC404", "backend-refuses", Severity.ERROR)
+
+
+class UnknownNameError(CompileError):
+    """An option names a pass, an optimisation level or a backend that does not exist."""
+
+    code = Code("DC405", "unknown-option", Severity.ERROR)
+
+
+class InternalError(CompileError):
+    """A fault of draftc itself, not of the layout."""
+
+    code = Code("DC901", "internal-error", Severity.ERROR)

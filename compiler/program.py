@@ -1,0 +1,241 @@
+"""The traced program of a layout: one unit for each class that is emitted, and the stack that uses them."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from torch import fx, nn
+
+from draftc.compiler.build import Facts, Part, build
+from draftc.compiler.describe import describe_attention, describe_layer, describe_mlp
+from draftc.compiler.trace import Source, Traced, trace
+from draftc.runtime.request import Choice, Phase
+from draftc.spec.layout import AttentionSpec, Layout
+
+UnitKind = Literal["attention", "mlp", "layer"]
+Device = Literal["cpu", "cuda"]
+KINDS: tuple[UnitKind, ...] = ("attention", "mlp", "layer")
+# Names that a bundle imports or links in, and that a class of a layout's making could take.
+TAKEN = frozenset({"CacheLayer", "DynamicLayer", "DummyLayer", "DecoderLayer", "GradientCheckpointingLayer"})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Unit:
+    """One class of the bundle.
+
+    `module` is its reference form on meta and `graph` what its forward does; passes rewrite the graph in place.
+    `inputs` are the parameters that the emitted forward keeps (attention and feed-forward classes drop those that no
+    node reads), `parts` names the unit of each child that is one, `layers` the layers that use the class. `spec` is the
+    attention's spec, on an attention or layer unit; `facts` are the class attributes of a layer unit.
+    """
+
+    name: str
+    kind: UnitKind
+    doc: str
+    module: nn.Module
+    graph: fx.Graph
+    source: Source
+    inputs: tuple[str, ...]
+    layers: tuple[int, ...]
+    spec: AttentionSpec | None = None
+    facts: Facts | None = None
+    parts: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to compile: `opt` 0 (plain), 1 (keeps the numbers) or 2 (may reorder sums); `disable` names passes to skip.
+
+    `backend` overrides the choice for every layer whose operation it implements; `capability` is that of the CUDA
+    device, None when unknown; `packages` maps optional packages to their versions, None to look at what is installed.
+    """
+
+    opt: int = 1
+    disable: tuple[str, ...] = ()
+    backend: str | None = None
+    capability: tuple[int, int] | None = None
+    packages: Mapping[str, str | None] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Program:
+    """A layout as traced units. `stack` names the layer unit of every layer, `facts` are the layers' facts in order.
+
+    Pass select fills `choices` by layer, phase and device.
+    """
+
+    layout: Layout
+    units: tuple[Unit, ...]
+    stack: tuple[str, ...]
+    facts: tuple[Facts, ...]
+    options: Options = field(default_factory=Options)
+    choices: dict[tuple[int, Phase, Device], Choice] = field(default_factory=dict)
+
+    def unit(self, name: str) -> Unit:
+        """Return the unit called `name`; KeyError when there is none."""
+        return {unit.name: unit for unit in self.units}[name]
+
+    def attention(self, layer: int) -> Unit:
+        """Return the attention unit of layer `layer`."""
+        return self.unit(self.unit(self.stack[layer]).parts["self_attn"])
+
+    @property
+    def table(self) -> dict[tuple[Phase, Device], tuple[str, ...]]:
+        """The chosen backend of every layer, by phase and device; empty before pass select."""
+        found: dict[tuple[Phase, Device], tuple[str, ...]] = {}
+        for (_, phase, device), choice in sorted(self.choices.items()):
+            found[phase, device] = (*found.get((phase, device), ()), choice.backend)
+        return found
+
+    @property
+    def operations(self) -> Counter[str]:
+        """How often each operation occurs in the graphs of the units, each unit counted once."""
+        return Counter(operation(unit, node) for unit in self.units for node in unit.graph.nodes if is_operation(node))
+
+
+@dataclass(frozen=True, slots=True)
+class PassReport:
+    """What one pass did: `changed` graphs or not, operations before and after, and what it has to say."""
+
+    name: str
+    changed: bool = False
+    notes: tuple[str, ...] = ()
+    number: int = 0
+    seconds: float = 0.0
+    before: Counter[str] = field(default_factory=Counter)
+    after: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CompiledDraft:
+    """A compiled layout: the program after all passes, what each pass reported, and the text files of the bundle."""
+
+    layout: Layout
+    program: Program
+    reports: tuple[PassReport, ...]
+    files: Mapping[str, str]
+
+
+def is_operation(node: fx.Node) -> bool:
+    """Whether the node computes something: inputs, outputs and parameters do not."""
+    return node.op not in ("placeholder", "output", "get_attr")
+
+
+def operation(unit: Unit, node: fx.Node) -> str:
+    """The word for what `node` does: `linear`, `attend`, `transpose`, or the class of the part that it calls."""
+    if node.op == "call_module":
+        target = str(node.target)
+        return unit.parts.get(target) or type(unit.module.get_submodule(target)).__name__
+    return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
+
+
+def assemble(layout: Layout, options: Options | None = None) -> Program:
+    """Build, trace and share the layers of `layout`.
+
+    Modules of equal classes, constants and parameter shapes have equal bodies: they share one unit, under the name of
+    the first attention of the stack that needs it. Layer units differ in their facts as well, so that `near`, which
+    only adds a window to `context`, gets `NearLayer` but uses `ContextAttention`.
+    Raises `UnsupportedError` (not built yet) or `UntraceableError`.
+    """
+    parts = build(layout)
+    sharing = _Sharing()
+    stack = tuple(sharing.layer(part) for part in parts)
+    return Program(layout, sharing.units(), stack, tuple(part.facts for part in parts), options or Options())
+
+
+def class_name(attention: str) -> str:
+    """The Python word for the attention `a_b` of a layout: `AB`."""
+    return "".join(word.capitalize() for word in attention.split("_"))
+
+
+def signature(module: nn.Module) -> tuple[object, ...]:
+    """What decides the body of `module`: its class, constants, parameter shapes, and the same of its children."""
+    own = {key: value for key, value in vars(module).items() if not key.startswith("_") and key != "training"}
+    constants = tuple(sorted((key, repr(value)) for key, value in own.items()))
+    tensors = tuple((name, tuple(value.shape), value.dtype) for name, value in module.named_parameters(recurse=False))
+    children = tuple((name, signature(child)) for name, child in module.named_children())
+    return (type(module), constants, tensors, children)
+
+
+def _prune(graph: fx.Graph) -> tuple[str, ...]:
+    """Drop the inputs that no node reads; return the names of the others."""
+    for node in graph.find_nodes(op="placeholder"):
+        if not node.users:
+            graph.erase_node(node)
+    return tuple(str(node.target) for node in graph.find_nodes(op="placeholder"))
+
+
+def _narrow_calls(graph: fx.Graph, parts: Mapping[str, Unit]) -> None:
+    """Pass to each part only the inputs that it kept."""
+    for node in graph.nodes:
+        if node.op == "call_module" and node.target in parts:
+            unit = parts[node.target]
+            named = dict(zip(unit.source.parameters, node.args, strict=False)) | node.kwargs
+            node.args = tuple(named[name] for name in unit.inputs)
+            node.kwargs = {}
+
+
+class _Sharing:
+    """Traces each distinct module once and remembers which layers use it."""
+
+    def __init__(self) -> None:
+        self._units: dict[tuple[object, ...], Unit] = {}
+        self._uses: dict[str, list[int]] = {}
+
+    def units(self) -> tuple[Unit, ...]:
+        """Return the units found so far: attentions, feed-forward parts, layers, each in order of first use."""
+        found = [replace(unit, layers=tuple(self._uses[unit.name])) for unit in self._units.values()]
+        return tuple(sorted(found, key=lambda unit: KINDS.index(unit.kind)))
+
+    def layer(self, part: Part) -> str:
+        """Return the name of the class of this layer, tracing what is new."""
+        parts = {"self_attn": self._attention(part), "mlp": self._mlp(part)}
+        key = ("layer", signature(part.module), part.facts)
+        unit = self._units.get(key) or self._add(key, self._layer(part, parts))
+        for used in (unit, *parts.values()):
+            self._uses.setdefault(used.name, []).append(part.spec.index)
+        return unit.name
+
+    def _layer(self, part: Part, parts: Mapping[str, Unit]) -> Unit:
+        traced = trace(part.module, _path(part))
+        _narrow_calls(traced.graph, parts)
+        named = {attribute: unit.name for attribute, unit in parts.items()}
+        name, doc = f"{class_name(part.spec.name)}Layer", describe_layer(part.spec)
+        unit = self._unit(name, "layer", doc, part.module, traced)
+        return replace(unit, spec=part.spec.attention, facts=part.facts, parts=named)
+
+    def _attention(self, part: Part) -> Unit:
+        module = part.module.get_submodule("self_attn")
+        key = ("attention", signature(module))
+        if key not in self._units:
+            name, doc = f"{class_name(part.spec.name)}Attention", describe_attention(part.spec.attention)
+            unit = self._unit(name, "attention", doc, module, trace(module, f"{_path(part)}.self_attn"), prune=True)
+            self._add(key, replace(unit, spec=part.spec.attention))
+        return self._units[key]
+
+    def _mlp(self, part: Part) -> Unit:
+        module = part.module.get_submodule("mlp")
+        key = ("mlp", signature(module))
+        if key not in self._units:
+            traced = trace(module, f"{_path(part)}.mlp")
+            self._add(key, self._unit("GatedMLP", "mlp", describe_mlp(part.spec.mlp), module, traced, prune=True))
+        return self._units[key]
+
+    def _unit(
+        self, name: str, kind: UnitKind, doc: str, module: nn.Module, traced: Traced, prune: bool = False
+    ) -> Unit:
+        inputs = _prune(traced.graph) if prune else traced.source.parameters
+        return Unit(self._free(name), kind, doc, module, traced.graph, traced.source, inputs, ())
+
+    def _free(self, name: str) -> str:
+        """Return `name`, or with the word Draft before it when a bundle already has that name."""
+        names = {unit.name for unit in self._units.values()} | TAKEN
+        return self._free(f"Draft{name}") if name in names else name
+
+    def _add(self, key: tuple[object, ...], unit: Unit) -> Unit:
+        return self._units.setdefault(key, unit)
+
+
+def _path(part: Part) -> str:
+    return f"layers.{part.spec.index}"
