@@ -83,7 +83,7 @@ class LayerTracer(fx.Tracer):
     """Traces one forward: its children and the operations `ops` stay whole, nodes learn their statements."""
 
     def __init__(self, source: Source, code: CodeType, ops: tuple[Callable[..., Any], ...]) -> None:
-        super().__init__(autowrap_modules=(), autowrap_functions=ops)
+        super().__init__(autowrap_functions=ops)
         self._source = source
         self._code = code
 
