@@ -1,6 +1,6 @@
 """What a backend is asked, and what it answers. Imports nothing; selection runs without tensors."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -51,3 +51,18 @@ class Choice:
     backend: str
     refusals: tuple[tuple[str, tuple[Refusal, ...]], ...] = ()
     forced_by: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """One way to run an operation.
+
+    `functions` maps each operation to the function that runs it, written `module:function` below `runtime` (no file is
+    imported to know a backend). `priority` holds the devices it runs on; of those that refuse nothing the highest wins.
+    `refuse` is pure and cheap and returns every reason why a request cannot run; empty means it can.
+    """
+
+    name: str
+    functions: Mapping[str, str]
+    priority: Mapping[Literal["cpu", "cuda"], int]
+    refuse: Callable[[BackendRequest], tuple[Refusal, ...]]
