@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 from draftc.spec.span import Origin
 
@@ -17,7 +17,7 @@ DType = Literal["bfloat16", "float16", "float32"]
 class RopeScaling:
     """Frequency scaling, with the keys and the meaning of transformers' function for `rope_type`.
 
-    `parameters` holds the keys of that type that are stated or have a default, in the order of the language page.
+    `parameters` holds the keys of that type that are stated or have a default, in the schema's order.
     """
 
     rope_type: RopeType
@@ -58,7 +58,7 @@ class Gqa:
         return "mha" if self.num_attention_heads == self.num_key_value_heads else "gqa"
 
     sees_context = True
-    memory: Memory = "keys"
+    memory: ClassVar[Memory] = "keys"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Mla:
 
     kind = "mla"
     sees_context = True
-    memory: Memory = "keys"
+    memory: ClassVar[Memory] = "keys"
 
 
 @dataclass(frozen=True, slots=True)

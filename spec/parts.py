@@ -58,5 +58,6 @@ class Parts:
 
     def attention_span(self, attention: str, key: str = "") -> Span:
         """Where `key` of the attention is written, following `extends`; the attention's own place when nowhere."""
-        origin = self.origins.get(f"/attentions/{attention}/{key}") or self.origins.get(f"/attentions/{attention}")
-        return origin.span if origin and origin.span else self.span(*self.place(attention))
+        origins = (self.origins.get(f"/attentions/{attention}{end}") for end in (f"/{key}", ""))
+        spans = (origin.span for origin in origins if origin is not None and origin.span is not None)
+        return next(spans, self.span(*self.place(attention)))
