@@ -1,0 +1,201 @@
+"""A graph as the straight-line forward that its author would have written for these widths.
+
+Nodes of one statement of the reference fold back into one line, values have the names that the author assigned, and
+each line carries the shape of its value. A name is used again only when its earlier value has no later use. A line that
+would be too long gives its longest folded part a line of its own; the text is a fixed point of `ruff format`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import fx
+
+from draftc.compiler.expressions import Expression, arguments_text, expression
+from draftc.compiler.imports import LINE_LENGTH
+
+CODE_LENGTH = 100
+INDENT = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One statement: its code, the shape of its value, and the nodes that were folded into it."""
+
+    code: str
+    shape: str
+    folded: tuple[fx.Node, ...]
+
+    @property
+    def text(self) -> str:
+        """Code and comment."""
+        return f"{self.code}  # {self.shape}" if self.shape else self.code
+
+    @property
+    def is_too_long(self) -> bool:
+        """Whether the code, or code and comment behind the indentation of a method, pass their limits."""
+        return len(self.code) > CODE_LENGTH or INDENT + len(self.text) > LINE_LENGTH
+
+
+def body_lines(graph: fx.Graph) -> tuple[str, ...]:
+    """Return the lines of a forward that computes `graph`, without indentation."""
+    apart: set[fx.Node] = set()
+    while True:
+        lines = tuple(_Writer(graph, apart).lines())
+        longest = next((_longest_part(line) for line in lines if line.is_too_long and line.folded), None)
+        if longest is None:
+            return tuple(line.text for line in lines)
+        apart.add(longest)
+
+
+def _longest_part(line: Line) -> fx.Node:
+    """The folded node with the longest text of its own: the one that most deserves a name."""
+    return max(line.folded, key=lambda node: len(_whole(node).text))
+
+
+def _whole(node: fx.Node) -> Expression:
+    return expression(node, lambda found: Expression(found.name) if found.op == "placeholder" else _whole(found))
+
+
+@dataclass
+class _Writer:
+    """Walks a graph once. `names` holds the name of each value that has one, `folded` what waits for its user."""
+
+    graph: fx.Graph
+    apart: set[fx.Node]
+    names: dict[fx.Node, str] = field(default_factory=dict)
+    waiting: dict[fx.Node, Expression] = field(default_factory=dict)
+    parts: dict[fx.Node, tuple[fx.Node, ...]] = field(default_factory=dict)
+    places: dict[fx.Node, int] = field(default_factory=dict)
+
+    def lines(self) -> Iterator[Line]:
+        """Yield the statements in order."""
+        self.places = {node: place for place, node in enumerate(self.graph.nodes)}
+        for node in self.graph.nodes:
+            if node.op == "placeholder":
+                self.names[node] = str(node.target)
+            elif node.op == "output":
+                yield self.returned(node)
+            elif not self.is_unpacked(node):
+                yield from self.stated(node)
+
+    def stated(self, node: fx.Node) -> Iterator[Line]:
+        """Fold `node` into its user, or yield the statement that names its value."""
+        found = expression(node, self.lookup)
+        folded = tuple(part for source in node.all_input_nodes for part in self.parts_of(source))
+        if self.folds(node):
+            self.waiting[node] = found
+            self.parts[node] = (*folded, node)
+            return
+        results = unpacked(node)
+        if results:
+            names = [self.name(result) for result in results]
+            yield Line(f"{', '.join(names)} = {found.text}", shape_of(results[0]), folded)
+        elif node.users:
+            yield Line(f"{self.name(node)} = {found.text}", shape_of(node), folded)
+        else:
+            yield Line(found.text, "", folded)
+
+    def returned(self, node: fx.Node) -> Line:
+        """The return statement."""
+        value: Any = node.args[0]
+        shown = value[0] if isinstance(value, tuple | list) else value
+        folded = tuple(part for source in node.all_input_nodes for part in self.parts_of(source))
+        code = f"return {arguments_text(value, self.lookup).text}"
+        named = isinstance(shown, fx.Node) and shown in self.names
+        return Line(code, "" if named or not isinstance(shown, fx.Node) else shape_of(shown), folded)
+
+    def lookup(self, node: fx.Node) -> Expression:
+        """What stands for an input: its name, or the expression that was folded."""
+        return Expression(self.names[node]) if node in self.names else self.waiting[node]
+
+    def parts_of(self, node: fx.Node) -> tuple[fx.Node, ...]:
+        """Nodes that were folded into the expression of `node`, itself included."""
+        return () if node in self.names else self.parts.get(node, ())
+
+    def is_unpacked(self, node: fx.Node) -> bool:
+        """Whether `node` is one of several results that the statement of its operation names."""
+        source = node.args[0] if node.args else None
+        return isinstance(source, fx.Node) and node in unpacked(source)
+
+    def folds(self, node: fx.Node) -> bool:
+        """Whether the only use of `node` is in the same statement, or is to be returned without a name."""
+        if node in self.apart or len(node.users) != 1 or unpacked(node):
+            return node.op == "get_attr" and bool(node.users)
+        user = next(iter(node.users))
+        if user.op == "output":
+            return not roles_of(node)
+        return statement_of(node) is not None and statement_of(node) == statement_of(user)
+
+    def name(self, node: fx.Node) -> str:
+        """Choose the name of `node`: its author's, made unique while an earlier value of that name is still used."""
+        wanted = self.wanted(node)
+        taken = {name for other, name in self.names.items() if other is not node and self.is_used_after(other, node)}
+        name, number = wanted, 2
+        while name in taken:
+            name, number = f"{wanted}_{number}", number + 1
+        self.names[node] = name
+        return name
+
+    def wanted(self, node: fx.Node) -> str:
+        """The author's name of a whole statement's value; a part that stands apart is called after its operation."""
+        roles = roles_of(node)
+        source = node.args[0] if node.args else None
+        if isinstance(source, fx.Node) and node in unpacked(source):
+            return roles[unpacked(source).index(node)] if len(roles) > 1 else f"{roles[0]}_part"
+        return roles[0] if len(roles) == 1 and self.is_whole(node) else operation_word(node)
+
+    def is_whole(self, node: fx.Node) -> bool:
+        """Whether `node` is the value of its statement: no user belongs to the same one."""
+        return all(statement_of(user) != statement_of(node) for user in node.users)
+
+    def is_used_after(self, node: fx.Node, here: fx.Node) -> bool:
+        """Whether a statement after that of `here` uses `node`."""
+        return any(self.places[user] > self.places[here] for user in self.uses(node))
+
+    def uses(self, node: fx.Node) -> Iterator[fx.Node]:
+        """Where the text of `node` ends up: its users, and the users of those that are folded."""
+        for user in node.users:
+            yield user
+            if user in self.waiting:
+                yield from self.uses(user)
+
+
+def unpacked(node: fx.Node) -> tuple[fx.Node, ...]:
+    """Results of an operation that its statement unpacks into several names, in order; empty when it does not."""
+    users = list(node.users)
+    names = roles_of(node)
+    items = {user.args[1]: user for user in users if _is_item(user, node)}
+    if len(names) < 2 or len(items) != len(users) or sorted(map(str, items)) != sorted(map(str, range(len(names)))):
+        return ()
+    return tuple(items[number] for number in range(len(names)))
+
+
+def _is_item(user: fx.Node, node: fx.Node) -> bool:
+    is_item = user.op == "call_function" and getattr(user.target, "__name__", "") == "getitem"
+    return is_item and statement_of(user) == statement_of(node) and isinstance(user.args[1], int)
+
+
+def statement_of(node: fx.Node) -> int | None:
+    """Line of the author's statement."""
+    found: int | None = node.meta.get("statement")
+    return found
+
+
+def roles_of(node: fx.Node) -> tuple[str, ...]:
+    """Names that the author's statement assigns."""
+    return tuple(node.meta.get("roles", ()))
+
+
+def shape_of(node: fx.Node) -> str:
+    """Shape of the value as `[B, Q, 2560]`; empty before shapes are known, and for values that have none."""
+    dims = node.meta.get("dims")
+    if not isinstance(dims, tuple) or any(isinstance(dim, tuple) for dim in dims):
+        return ""
+    return f"[{', '.join(str(dim) for dim in dims)}]"
+
+
+def operation_word(node: fx.Node) -> str:
+    """A name for a value without one: what computed it."""
+    target = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "value")
+    return target.rpartition(".")[2].strip("_") or "value"
