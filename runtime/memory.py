@@ -20,6 +20,14 @@ def blank_state(context: Tensor, tail: int, heads: int, dim: int) -> tuple[Tenso
 class NoMemory:
     """Keeps nothing: training, a step without a cache, and layers that have nothing to keep."""
 
+    def get_seq_length(self) -> int:
+        """Rows kept so far: none."""
+        return 0
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Rows after reading `query_length` more, and the number of the first one."""
+        return query_length, 0
+
     def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Return `k` and `v`, each `[B, g, C+Q, d]`, as they are."""
         return k, v

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from draftc.runtime.attend import attend
 from draftc.runtime.memory import Memory
 from draftc.runtime.norm import RMSNorm
-from draftc.runtime.rope import rotate_half, rotate_interleaved
+from draftc.runtime.rope import Rope, rotate_half, rotate_interleaved
 from draftc.runtime.visibility import View, silence
 
 
@@ -66,7 +66,7 @@ class GroupedQueryAttention(nn.Module):
         block: Tensor,
         context: Tensor,
         anchors: Tensor,  # noqa: ARG002 - one signature for every kind of attention
-        rope: tuple[Tensor, Tensor] | None,
+        rope: Rope | None,
         view: View,
         memory: Memory,
     ) -> Tensor:

@@ -5,7 +5,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from draftc.runtime.memory import Memory
 from draftc.runtime.norm import RMSNorm
-from draftc.runtime.rope import Turn
+from draftc.runtime.rope import Rope, Turn
 from draftc.runtime.visibility import View
 
 
@@ -34,7 +34,7 @@ class DecoderLayer(GradientCheckpointingLayer):
         block: Tensor,
         context: Tensor,
         anchors: Tensor,
-        rope: tuple[Tensor, Tensor] | None,
+        rope: Rope | None,
         view: View,
         memory: Memory,
     ) -> Tensor:

@@ -1,0 +1,53 @@
+"""The configuration of a draft: what transformers' decoding reads at the top level, and what the model reads."""
+
+from typing import Any
+
+from transformers import PreTrainedConfig
+
+
+class DraftConfig(PreTrainedConfig):
+    """Facts of a draft that outlive its code: widths, taps, slots, and what a cache is made from.
+
+    `target_layer_ids` are 0-based: the output of that layer of the target, `hidden_states[i + 1]`. `context_width` is
+    the width of all taps side by side, their number times `target_hidden_size` unless stated. `layer_types` are
+    transformers' words, so that `DynamicCache(config=...)` gives every layer what it keeps; recurrent layers of both
+    kinds are `linear_attention`. `sliding_window` is the widest window of the stack. `draft_vocab_size` below
+    `vocab_size` means that the draft owns its output head. `draftc` holds the compiler's version and the resolved
+    layout.
+    """
+
+    model_type = "draftc_draft"
+
+    hidden_size: int = 0
+    target_hidden_size: int | None = None
+    context_width: int | None = None
+    num_hidden_layers: int = 0
+    vocab_size: int = 0
+    draft_vocab_size: int | None = None
+    rms_norm_eps: float = 1e-6
+    block_size: int = 0
+    mask_token_id: int | None = None
+    target_layer_ids: list[int] | None = None
+    layer_types: list[str] | None = None
+    sliding_window: int | None = None
+    attention_dropout: float = 0.0
+    input_embedding_scale: float = 1.0
+    output_multiplier: float = 1.0
+    final_logit_softcapping: float | None = None
+    initializer_range: float = 0.02
+    max_position_embeddings: int = 0
+    draftc: dict[str, Any] | None = None
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        """Fill what follows from other fields."""
+        if self.target_layer_ids is None:
+            self.target_layer_ids = []
+        if self.target_hidden_size is None:
+            self.target_hidden_size = self.hidden_size
+        if self.context_width is None:
+            self.context_width = self.target_hidden_size * len(self.target_layer_ids)
+        if self.draft_vocab_size is None:
+            self.draft_vocab_size = self.vocab_size
+        if self.layer_types is None:
+            self.layer_types = ["full_attention"] * self.num_hidden_layers
+        super().__post_init__(**kwargs)
