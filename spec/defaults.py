@@ -136,7 +136,7 @@ def auto_taps(layers: int, count: int) -> tuple[int, ...]:
     """
     if count == 1:
         return (layers // 2,)
-    return tuple(1 + round(Fraction(i * (layers - 4), count - 1)) for i in range(count))
+    return tuple(round(1 + Fraction(i * (layers - 4), count - 1)) for i in range(count))
 
 
 def resolve_family(root: Mapping, broken: SetOf[Pointer]) -> tuple[Family | None, dict[str, Origin]]:

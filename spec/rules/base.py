@@ -42,9 +42,12 @@ class Fact:
     @property
     def note(self) -> str:
         """Where the value was inherited from; empty for a value that the layout states at its place."""
-        if self.origin is None or self.origin.via == "layout":
+        via = "layout" if self.origin is None else self.origin.via
+        if via == "layout":
             return ""
-        return f"{self} is the default" if self.origin.via == "default" else f"{self} comes from {self.origin.via}"
+        if via.startswith("extends "):
+            return f"{self} is inherited from {via.removeprefix('extends ')}"
+        return {"default": f"{self} is the default", "target": f"{self} is the target's"}.get(via, f"{self}: {via}")
 
     @property
     def label(self) -> Label | None:

@@ -41,7 +41,8 @@ def read_row(line: str) -> Row:
     code, name, change, message, advice = (html.unescape(cell.strip()) for cell in line.strip().strip("|").split(" | "))
     snippet = "\n".join(re.findall(r"`([^`]*)`", change))
     remark = "".join(re.findall(r"\([^)]*\)$", change))
-    return Row(*code.split(), name, snippet, tuple(re.findall(r"\[(DC\d+)\]", change)), remark, message, advice)
+    others = tuple(re.findall(r"\[(DC\d+)\]", re.sub(r"`[^`]*`", "", change)))
+    return Row(*code.split(), name, snippet, others, remark, message, advice)
 
 
 def rows() -> list[Row]:
