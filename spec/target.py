@@ -127,7 +127,7 @@ def _unknown_preset(name: str, node: Scalar) -> Diagnostic:
 
 
 def _tokens_without_row(root: Mapping, target: Target) -> Iterator[Diagnostic]:
-    for key, token, pointer in _tokens(target):
+    for key, token, pointer in named_tokens(target):
         if token >= target.vocab_size:
             node = find(root, pointer) or find(root, ("target",)) or root
             yield Diagnostic(
@@ -138,7 +138,8 @@ def _tokens_without_row(root: Mapping, target: Target) -> Iterator[Diagnostic]:
             )
 
 
-def _tokens(target: Target) -> Iterator[tuple[str, int, Pointer]]:
+def named_tokens(target: Target) -> Iterator[tuple[str, int, Pointer]]:
+    """Yield every token that the target gives a meaning: its key, its id, and the pointer to where it is stated."""
     for key in ("bos_token_id", "pad_token_id"):
         token = getattr(target, key)
         if token is not None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from draftc.spec.diagnostic import Code, Diagnostic, Label
-from draftc.spec.layout import AttentionSpec, Target
+from draftc.spec.layout import AttentionSpec
 from draftc.spec.parts import Parts
 from draftc.spec.span import Origin, Span
 
@@ -115,22 +115,6 @@ def of_family(parts: Parts, key: str) -> Fact:
     """The value `key` of the family block."""
     name = parts.family.name if parts.family else ""
     return Fact(key, getattr(parts.family, key), parts.span(name, key))
-
-
-def named_tokens(target: Target) -> Iterator[tuple[str, int]]:
-    """Yield every token that the target gives a meaning, by the name of its key."""
-    if target.bos_token_id is not None:
-        yield "bos_token_id", target.bos_token_id
-    yield from (("eos_token_id", token) for token in target.eos_token_id)
-    if target.pad_token_id is not None:
-        yield "pad_token_id", target.pad_token_id
-    yield from target.special_token_ids
-
-
-def token_place(parts: Parts, name: str) -> Span:
-    """The place of a named token of the target."""
-    inside = ("special_token_ids", name) if parts.states("target", "special_token_ids", name) else (name,)
-    return parts.span("target", *inside)
 
 
 def every(parts: Parts, kind: type[Spec]) -> Iterator[tuple[str, Spec]]:

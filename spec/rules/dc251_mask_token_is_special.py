@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 from draftc.spec.diagnostic import Code, Diagnostic, Severity
 from draftc.spec.parts import Parts
-from draftc.spec.rules.base import Fact, finding, integer, listed, named_tokens, token_place, top
+from draftc.spec.rules.base import Fact, finding, integer, listed, top
+from draftc.spec.target import named_tokens
 
 CODE = Code("DC251", "mask-token-is-special", Severity.WARNING)
 OWN = "mask_token_id"  # the target's own mask token means what the draft's does
@@ -15,12 +16,12 @@ def check(parts: Parts) -> Iterator[Diagnostic]:
     mask = integer(parts, "mask_token_id")
     if mask is None or parts.target is None or mask >= parts.target.vocab_size:
         return
-    names = dict.fromkeys(name for name, token in named_tokens(parts.target) if token == mask and name != OWN)
-    if names:
+    meanings = {name: place for name, token, place in named_tokens(parts.target) if token == mask and name != OWN}
+    if meanings:
         yield finding(
             CODE,
-            f"mask_token_id {mask} is also the target's {listed(names)}",
+            f"mask_token_id {mask} is also the target's {listed(meanings)}",
             top(parts, "mask_token_id"),
-            [Fact(name, mask, token_place(parts, name)) for name in names],
+            [Fact(name, mask, parts.span(*place)) for name, place in meanings.items()],
             "use a reserved or unused id; masked slots would be embedded as that token",
         )
