@@ -138,7 +138,7 @@ class Composer:
     def _alias(self, event: AliasEvent, depth: int) -> tuple[Node, int]:
         span = self._span(event)
         self._end = span.end.offset
-        found = self._anchors.get(event.anchor)
+        found = self._anchors.get(event.anchor or "")
         if isinstance(found, _Anchored):
             self._grow(found.size, depth + found.height - 1, event)
             return replace(found.node, aliases=(*found.node.aliases, span)), found.height
