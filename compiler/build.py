@@ -7,16 +7,21 @@ none of them brings in `transformers.modeling_utils`, which takes longer to impo
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from draftc.compiler.errors import UnsupportedError
 from draftc.spec.layout import AttentionSpec, Dflash, Gqa, Kda, LayerSpec, Layout, Memory, Mla, MlpSpec, Rope
 
 if TYPE_CHECKING:
     from draftc.runtime.rope import Turn
+
+
+# Methods by which constructors of draftc.runtime draw and scale values.
+FILLS = frozenset({"exp", "log", "log_", "mul", "mul_", "normal_", "uniform_"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +50,27 @@ def build(layout: Layout) -> tuple[Part, ...]:
     """
     refuse_unbuilt(layout)
     modules: dict[tuple[str, MlpSpec], nn.Module] = {}
-    with torch.device("meta"):
+    with torch.device("meta"), _Unfilled():
         for spec in layout.layers:
             key = (spec.name, spec.mlp)
             modules[key] = modules.get(key) or decoder_layer(spec, layout)
     return tuple(Part(spec, modules[spec.name, spec.mlp], facts_of(spec.attention, layout)) for spec in layout.layers)
+
+
+class _Unfilled(TorchFunctionMode):
+    """Constructors fill their parameters; on meta there is nothing to fill, and meta kernels are slow to import.
+
+    Random tensors are left empty, and what draws or scales values returns the tensor that it was given.
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func in (torch.rand, torch.randn):
+            return torch.empty(*args, **(kwargs or {}))
+        if getattr(func, "__module__", None) == "torch.nn.init" or func.__name__ in FILLS:
+            return args[0] if args else (kwargs or {})["tensor"]
+        return func(*args, **(kwargs or {}))
 
 
 def refuse_unbuilt(layout: Layout) -> None:
@@ -64,11 +85,11 @@ def refuse_unbuilt(layout: Layout) -> None:
 def decoder_layer(spec: LayerSpec, layout: Layout) -> nn.Module:
     """Build the reference form of one layer, on the device of the surrounding context."""
     from draftc.runtime.mlp import GatedMLP
-    from draftc.runtime.residual.plain import DecoderLayer
+    from draftc.runtime.residual.sums import PlainResidual
 
     attention = attention_module(spec.attention, layout)
     mlp = GatedMLP(layout.hidden_size, spec.mlp.intermediate_size, spec.mlp.hidden_act)
-    return DecoderLayer(layout.hidden_size, layout.rms_norm_eps, attention, mlp)
+    return PlainResidual(layout.hidden_size, layout.rms_norm_eps, attention, mlp)
 
 
 def attention_module(spec: AttentionSpec, layout: Layout) -> nn.Module:

@@ -74,8 +74,10 @@ def trace(module: nn.Module, path: str = "") -> Traced:
         graph = tracer.trace(module)
     except FAILURES as error:
         raise _untraceable(error, path or type(module).__name__, source, forward.__code__) from error
-    for node in graph.find_nodes(op="placeholder"):
-        node.meta.update(statement=source.line, roles=(node.target,))
+    for node in graph.nodes:
+        node.meta.pop("is_wrapped", None)
+        if node.op == "placeholder":
+            node.meta.update(statement=source.line, roles=(node.target,))
     return Traced(graph, source)
 
 
