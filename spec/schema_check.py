@@ -48,7 +48,8 @@ def _is_reported(root: Node, violation: Violation) -> bool:
     *above, here = _path(root, violation.pointer)
     if violation.keyword == "missing":
         return here.faulty
-    return here.faulty or any(node.faulty and isinstance(node, Scalar) for node in above)
+    is_of_key = violation.keyword in ("unknown", "family", "name")
+    return (here.faulty and not is_of_key) or any(node.faulty and isinstance(node, Scalar) for node in above)
 
 
 def _path(root: Node, pointer: Pointer) -> Iterator[Node]:
