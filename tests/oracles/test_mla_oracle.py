@@ -111,13 +111,13 @@ def test_outputs_and_gradients_are_those_of_deepseek_v3(rank, style, scaling, bi
 
 
 @pytest.mark.parametrize(("rank", "style", "scaling", "bias"), CASES)
-def test_a_weight_off_by_a_millionth_is_seen(rank, style, scaling, bias) -> None:
+def test_a_row_of_a_weight_off_by_a_millionth_is_seen(rank, style, scaling, bias) -> None:
     pair = Pair(rank, style, scaling, bias)
     want = pair.outside_out()
     for name, parameter in pair.ours.named_parameters():
         with torch.no_grad():
             kept = parameter.clone()
-            parameter.mul_(1 + 1e-6)
+            parameter[0].mul_(1 + 1e-6)
             moved = (pair.out(pair.ours) - want).abs().max()
             parameter.copy_(kept)
         assert moved > 1e-9, name
