@@ -59,6 +59,7 @@ class Backend:
 
     `functions` maps each operation to the function that runs it, written `module:function` below `runtime` (no file is
     imported to know a backend). `priority` holds the devices it runs on; of those that refuse nothing the highest wins.
+    `decoding` replaces it in that phase, where given.
     `refuse` is pure and cheap and returns every reason why a request cannot run; empty means it can.
     """
 
@@ -66,3 +67,9 @@ class Backend:
     functions: Mapping[str, str]
     priority: Mapping[Literal["cpu", "cuda"], int]
     refuse: Callable[[BackendRequest], tuple[Refusal, ...]]
+    decoding: Mapping[Literal["cpu", "cuda"], int] | None = None
+
+    def rank(self, phase: Phase, device: Literal["cpu", "cuda"]) -> int | None:
+        """Priority in `phase` on `device`, the highest is tried first; None where the backend does not run."""
+        chosen = self.decoding if phase == "decoding" and self.decoding is not None else self.priority
+        return chosen.get(device)

@@ -28,8 +28,8 @@ class View(NamedTuple):
     """What one layer may see, made for the backend that runs it.
 
     `mask` is a bool tensor `[B, 1, Q, K]` (True: may attend), a `BlockMask`, a `Band`, or None when nothing is hidden.
-    `dropout` is the share of attention weights to drop, 0.0 outside training. `live` `[B, Q]` bool marks the queries that
-    see something; None when all do. `plan` is the `ScanPlan` of this batch for KDA layers that read context.
+    `dropout` is the share of attention weights to drop, 0.0 outside training. `live` `[B, Q]` bool marks the queries
+    that see something; None when all do. `plan` is the `ScanPlan` of this batch for KDA layers that read context.
     """
 
     mask: Tensor | BlockMask | Band | None
@@ -49,11 +49,11 @@ def silence(out: Tensor, view: View) -> Tensor:
 class Visibility:
     """Who sees whom in one forward; `view` answers for one layer.
 
-    `anchors` `[B, N]` are the positions of the blocks' anchors, -1 for a dropped block; `context` `[B, S]` the positions
-    of all context rows, `NEVER` for padding; both int64. A block has `size` slots; its slot k stands at its anchor + k.
-    `everything` promises what cannot be known without looking at data: one block that stands right behind the context,
-    whose rows follow each other and are all real. `starts` `[B, N]` are the first positions of the blocks' documents when
-    several are packed into a row.
+    `anchors` `[B, N]` are the positions of the blocks' anchors, -1 for a dropped block; `context` `[B, S]` the
+    positions of all context rows, `NEVER` for padding; both int64. A block has `size` slots; its slot k stands at its
+    anchor + k. `everything` promises what cannot be known without looking at data: one block that stands right behind
+    the context, whose rows follow each other and are all real. `starts` `[B, N]` are the first positions of the blocks'
+    documents when several are packed into a row.
 
     Raises `ViewError` when shapes do not fit or `everything` is promised for more than one block.
     """
@@ -136,9 +136,9 @@ class Visibility:
     def view(self, window: int | None, is_causal: bool, rows: int, backend: str, dropout: float = 0.0) -> View:
         """What a layer with `window` and `is_causal` sees of the last `rows` context rows and of the blocks.
 
-        A band cannot say which rows are padding, nor whose block a key is of: where such rows may be, `flash` is answered
-        with a dense mask for `sdpa`. Backends of KDA read no mask. Raises `ViewError` for a window below 1, for more rows
-        than there are, and for a backend that is not known.
+        A band cannot say which rows are padding, nor whose block a key is of: where such rows may be, `flash` is
+        answered with a dense mask for `sdpa`. Backends of KDA read no mask. Raises `ViewError` for a window below 1,
+        for more rows than there are, and for a backend that is not known.
         """
         if window is not None and window < 1:
             raise ViewError(f"a window of {window} positions lets a query see nothing, itself included")

@@ -5,7 +5,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from draftc.runtime.attend.dense import dense_mask, share_heads, silence_heads
-from draftc.runtime.request import BackendRequest, Refusal
 from draftc.runtime.visibility import View
 
 
@@ -18,8 +17,3 @@ def attend_eager(q: Tensor, k: Tensor, v: Tensor, view: View, scale: float) -> T
     weights = scores.softmax(-1, dtype=torch.promote_types(q.dtype, torch.float32)).to(q.dtype)
     weights = F.dropout(weights, view.dropout)
     return silence_heads(weights @ share_heads(v, q.shape[1]), view)
-
-
-def refuse_eager(request: BackendRequest) -> tuple[Refusal, ...]:  # noqa: ARG001 - one signature for all
-    """Nothing is refused: plain tensor operations run anywhere."""
-    return ()

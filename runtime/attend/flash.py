@@ -5,10 +5,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
-from draftc.runtime.request import BackendRequest, Refusal
 from draftc.runtime.visibility import Band, View, ViewError
-
-WIDEST_FLASH_HEAD = 256  # channels
 
 
 def flash_kernel() -> Any:
@@ -35,23 +32,3 @@ def attend_flash(q: Tensor, k: Tensor, v: Tensor, view: View, scale: float) -> T
     rows = (x.transpose(1, 2) for x in (q, k, v))
     out = flash_kernel()(*rows, dropout_p=view.dropout, softmax_scale=scale, window_size=tuple(band))
     return out.transpose(1, 2)[..., :value_width]
-
-
-def refuse_flash(request: BackendRequest) -> tuple[Refusal, ...]:
-    """Training blocks, CPU, dtypes of 32 bits and more, wide heads, cards before Ampere, a missing package."""
-    reasons = []
-    if request.phase == "training":
-        reasons.append(Refusal("mask", "training blocks need a mask; flash takes windows and causal order only"))
-    if request.device != "cuda":
-        reasons.append(Refusal("device", "flash runs on CUDA only"))
-    if request.dtype not in ("bfloat16", "float16"):
-        reasons.append(Refusal("dtype", f"flash computes in bfloat16 and float16, not {request.dtype}"))
-    widest = max(request.q_dim, request.v_dim)
-    if widest > WIDEST_FLASH_HEAD:
-        reasons.append(Refusal("wide-head", f"heads of {widest} channels; flash takes {WIDEST_FLASH_HEAD}"))
-    if request.capability is not None and request.capability < (8, 0):
-        text = f"compute capability {request.capability[0]}.{request.capability[1]} is below 8.0"
-        reasons.append(Refusal("capability", text))
-    if request.packages.get("flash_attn") is None:
-        reasons.append(Refusal("package", "the package flash_attn is not installed"))
-    return tuple(reasons)

@@ -4,7 +4,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from draftc.runtime.attend.dense import dense_mask, share_heads, silence_heads
-from draftc.runtime.request import BackendRequest, Refusal
 from draftc.runtime.visibility import View
 
 
@@ -17,8 +16,3 @@ def attend_sdpa(q: Tensor, k: Tensor, v: Tensor, view: View, scale: float) -> Te
     grouped = k.shape[1] != q.shape[1]
     out = F.scaled_dot_product_attention(q, k, v, mask, view.dropout, scale=scale, enable_gqa=grouped)
     return silence_heads(out, view)
-
-
-def refuse_sdpa(request: BackendRequest) -> tuple[Refusal, ...]:  # noqa: ARG001 - one signature for all
-    """Nothing is refused: torch falls back to plain operations."""
-    return ()
