@@ -167,8 +167,8 @@ class DraftModel(PreTrainedModel):
             position_ids: `[B, C+Q]` positions to rotate by, context first; by default they follow from the rest.
             attention_mask: `[B, P+C+Q]` while decoding, `[B, C]` while training; zero rows are padding.
             cache: what earlier steps left, P rows of context; None to decode without, and while training.
-            anchors: `[B, N]` while training: the context row that slot 0 of each block stands at, -1 for a dropped block.
-                A block sees the rows before its anchor. None while decoding: one block after the last row.
+            anchors: `[B, N]` while training: the context row at which each block stands, -1 for a dropped one; a block
+                sees the rows before its anchor. None while decoding: one block after the last row.
             others: the same things under the names of z-lab's and SpecForge's classes. `noise_embedding` comes scaled
                 already, as z-lab's loop gives it; `noise_embeds` is scaled here by `input_embedding_scale`.
 
