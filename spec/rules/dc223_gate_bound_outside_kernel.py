@@ -1,4 +1,4 @@
-"""fla-core's KDA kernel takes a gate bound down to -5: below, its exponents leave the range of float32."""
+"""fla-core's KDA kernel takes gate bounds down to -5 and is written for the exponents that they give."""
 
 from collections.abc import Iterator
 

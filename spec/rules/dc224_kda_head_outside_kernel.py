@@ -1,4 +1,4 @@
-"""fla-core's KDA kernel keeps one head's state in registers, up to 256 channels."""
+"""fla-core's KDA kernel keeps the state of a head on the chip, up to 256 channels."""
 
 from collections.abc import Iterator
 
