@@ -19,6 +19,7 @@ from draftc.compiler.program import Unit
 from draftc.compiler.sources import Symbol, free_names, read_source
 
 RUNTIME = "draftc.runtime"
+CHECKPOINTED = Import("transformers.modeling_layers", "GradientCheckpointingLayer")
 TORCH = {
     "torch": Import("torch"),
     "F": Import("torch.nn.functional", None, "F"),
@@ -68,14 +69,9 @@ def _head(unit: Unit) -> str:
     return f"class {unit.name}({_base_name(unit)}):\n{docstring(unit.doc, 4)}"
 
 
-def _base(unit: Unit) -> type:
-    """The nearest base of the reference class that is not ours."""
-    return next(base for base in type(unit.module).__mro__ if not base.__module__.startswith(RUNTIME))
-
-
 def _base_name(unit: Unit) -> str:
-    base = _base(unit)
-    return "nn.Module" if base is nn.Module else base.__name__
+    """Layers are units of gradient checkpointing; their reference form is not, since that would import models."""
+    return CHECKPOINTED.bound if unit.kind == "layer" else "nn.Module"
 
 
 def _facts(unit: Unit) -> Iterator[str]:
@@ -149,10 +145,7 @@ def _forward_syntax(unit: Unit) -> ast.FunctionDef:
 def _known(unit: Unit) -> Mapping[str, Symbol | Import]:
     """What the names of the text may mean: annotations, leaf classes, operations, the base, and torch."""
     known: dict[str, Symbol | Import] = dict(TORCH)
-    base = _base(unit)
-    if base is not nn.Module:
-        known[base.__name__] = Import(base.__module__, base.__name__)
-    known["Turn"] = Symbol(f"{RUNTIME}.rope", "Turn")
+    known |= {CHECKPOINTED.bound: CHECKPOINTED, "Turn": Symbol(f"{RUNTIME}.rope", "Turn")}
     source = read_source(inspect.unwrap(type(unit.module).forward).__module__)
     for name in free_names(_forward_syntax(unit)):
         found = source.resolve(name)

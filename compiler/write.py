@@ -6,11 +6,13 @@ import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from draftc.compiler.errors import CompileError
 from draftc.spec.diagnostic import Code, Severity
 
 MANIFEST = "manifest.json"
+CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 
 
@@ -56,18 +58,31 @@ def require_replaceable(folder: Path) -> None:
 
 
 def is_bundle(folder: Path) -> bool:
-    """Whether `folder` holds a manifest of ours."""
+    """Whether `folder` holds a bundle: one that we wrote, or one that `save_pretrained` of a draft wrote."""
     return bool(listed(folder))
 
 
-def listed(folder: Path) -> Mapping[str, str]:
-    """Return the files that the manifest of `folder` lists, each with its SHA-256; empty without a manifest of ours."""
+def listed(folder: Path) -> frozenset[str]:
+    """Return the names of the files of a bundle that are ours; empty when `folder` is no bundle.
+
+    The manifest names them. A folder that `save_pretrained` wrote has none; its configuration names its code.
+    """
+    manifest, config = _mapping(folder / MANIFEST), _mapping(folder / CONFIG)
+    if "draftc" in manifest and isinstance(manifest.get("files"), dict):
+        return frozenset({MANIFEST, *manifest["files"]})
+    if "draftc" in config and isinstance(config.get("auto_map"), dict):
+        modules = {str(entry).partition(".")[0] for entry in config["auto_map"].values()}
+        return frozenset({CONFIG, *(f"{module}.py" for module in modules)})
+    return frozenset()
+
+
+def _mapping(path: Path) -> dict[str, Any]:
+    """Read a JSON object; an unreadable or other file is an empty one."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    files = manifest.get("files") if isinstance(manifest, dict) and "draftc" in manifest else None
-    return files if isinstance(files, dict) else {}
+    return found if isinstance(found, dict) else {}
 
 
 def stale(folder: Path, files: Mapping[str, str]) -> tuple[str, ...]:
@@ -105,7 +120,7 @@ def _fill(folder: Path, files: Mapping[str, str]) -> None:
 
 
 def _carry(old: Path, fresh: Path) -> None:
-    ours = {MANIFEST, *listed(old)}
+    ours = listed(old)
     for found in sorted(old.iterdir()) if old.is_dir() else ():
         if found.name in ours or (fresh / found.name).exists() or found.name == "__pycache__":
             continue

@@ -148,3 +148,13 @@ def test_weights_do_not_make_a_bundle_stale(tmp_path):
     write_folder(tmp_path / "draft", bundle("1"))
     (tmp_path / "draft" / "model.safetensors").write_text("weights")
     assert stale(tmp_path / "draft", bundle("1")) == ()
+
+
+def test_a_folder_that_save_pretrained_wrote_is_a_bundle(tmp_path):
+    draft = tmp_path / "draft"
+    draft.mkdir()
+    (draft / "config.json").write_text('{"draftc": {}, "auto_map": {"AutoModel": "modeling_old.ADraftModel"}}')
+    (draft / "modeling_old.py").write_text("")
+    (draft / "model.safetensors").write_text("trained for days")
+    write_folder(draft, bundle("1"))
+    assert content(draft) == bundle("1") | {"model.safetensors": "trained for days"}

@@ -1,0 +1,63 @@
+"""Operations that choose among backends, narrowed to the backends of one bundle.
+
+`attend`, `kda` and `kda_states` are chains of `if view.backend == "name": return ...` that end in an error. A bundle
+keeps the branches it may take, so that the code of the others is not linked.
+"""
+
+import ast
+from collections.abc import Iterable, Mapping
+
+from draftc.compiler.errors import InternalError
+from draftc.compiler.program import Program
+from draftc.compiler.sources import Definition, Symbol, read_source
+
+# These run everywhere, so a bundle can always fall back on them.
+ALWAYS = {"attend": ("eager", "sdpa"), "kda": ("kda_recurrent", "kda_block")}
+
+
+def held_backends(program: Program) -> tuple[str, ...]:
+    """Names of the backends that a bundle of `program` holds: the chosen ones, and those that always work."""
+    operations = {getattr(node.target, "__name__", "") for unit in program.units for node in unit.graph.nodes}
+    always = [name for operation, names in ALWAYS.items() if operation in operations for name in names]
+    chosen = [name for names in program.table.values() for name in names]
+    return tuple(sorted({*always, *chosen}))
+
+
+def narrowed_operations(symbols: Iterable[Symbol], held: tuple[str, ...]) -> Mapping[str, str]:
+    """Return the text of each operation among `symbols` that chooses a backend, with the branches for `held` only."""
+    found: dict[str, str] = {}
+    for symbol in symbols:
+        definition = read_source(symbol.module).definitions.get(symbol.name)
+        if definition is not None and _branches(definition):
+            found[symbol.name] = _narrowed(definition, held)
+    return found
+
+
+def _narrowed(definition: Definition, held: tuple[str, ...]) -> str:
+    branches = _branches(definition)
+    gone = {
+        number - 1 - definition.offset
+        for name, branch in branches.items()
+        if name not in held
+        for number in range(branch.lineno, (branch.end_lineno or branch.lineno) + 1)
+    }
+    kept = ", ".join(name for name in branches if name in held)
+    every = f"none of {', '.join(branches)}"
+    lines = [line for number, line in enumerate(definition.lines) if number not in gone]
+    if every not in lines[-1]:
+        raise InternalError(f"the last line of an operation must say that a backend is {every}: {lines[-1].strip()}")
+    return "\n".join([*lines[:-1], lines[-1].replace(every, f"none of {kept}, the backends of this draft")]) + "\n"
+
+
+def _branches(definition: Definition) -> Mapping[str, ast.If]:
+    """The branches of a definition by the backend they test for; empty when it does not choose."""
+    if not isinstance(definition.node, ast.FunctionDef):
+        return {}
+    found: dict[str, ast.If] = {}
+    for statement in definition.node.body:
+        match statement:
+            case ast.If(
+                test=ast.Compare(left=ast.Attribute(attr="backend"), comparators=[ast.Constant(value=str(name))])
+            ):
+                found[name] = statement
+    return found

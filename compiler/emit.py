@@ -1,0 +1,153 @@
+"""The text files of a bundle, from a program after all passes."""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import draftc
+from draftc.compiler.classes import Printed, print_class
+from draftc.compiler.config_json import config_json, config_values
+from draftc.compiler.dispatch import ALWAYS, held_backends, narrowed_operations
+from draftc.compiler.errors import InternalError
+from draftc.compiler.imports import Import, import_block
+from draftc.compiler.linker import Linked, link
+from draftc.compiler.manifest import manifest_json
+from draftc.compiler.naming import Names, names_of
+from draftc.compiler.pretty import Group, Piece, Prefixed, laid_out, literal
+from draftc.compiler.program import Program
+from draftc.compiler.readme import readme, summary
+from draftc.compiler.skeleton import render
+from draftc.compiler.sources import Symbol
+from draftc.spec.nodes import Value
+from draftc.spec.resolved import resolved, resolved_json
+
+MODEL = Symbol("draftc.runtime.draft", "DraftModel")
+CONFIG = Symbol("draftc.runtime.config", "DraftConfig")
+CONFIG_TYPES: Mapping[str, str] = {
+    "context_width": "int | None",
+    "draft_vocab_size": "int | None",
+    "final_logit_softcapping": "float | None",
+    "layer_types": "list[str] | None",
+    "mask_token_id": "int | None",
+    "sliding_window": "int | None",
+    "target_hidden_size": "int | None",
+    "target_layer_ids": "list[int] | None",
+}
+
+
+def bundle_files(program: Program, source: str | None = None) -> dict[str, str]:
+    """Return the text files of the bundle of `program`, by name.
+
+    `source` is the layout as it was written; without it `layout.yaml` holds the resolved form, which is a layout as
+    well. Equal programs give equal bytes: no time, no path, no order of a hash table enters.
+    """
+    layout, version = program.layout, draftc.__version__
+    names, held = names_of(layout.name), held_backends(program)
+    form = resolved_json(layout)
+    configuration = _configuration(program, names)
+    files = {
+        "README.md": readme(program, held, version),
+        "config.json": config_json(layout, resolved(layout), version),
+        f"{names.configuration}.py": configuration[0],
+        "layout.resolved.json": form,
+        "layout.yaml": form if source is None else source,
+        f"{names.modeling}.py": _modeling(program, names, held, configuration[1]),
+    }
+    return {**files, "manifest.json": manifest_json(program, files, held, version)}
+
+
+def _configuration(program: Program, names: Names) -> tuple[str, Linked]:
+    linked = link([CONFIG])
+    fields = _fields(config_values(program.layout))
+    imports = {Import("huggingface_hub.dataclasses", "strict"), *linked.imports}
+    if "field(" in fields:
+        imports.add(Import("dataclasses", "field"))
+    text = render(
+        "configuration.py.j2",
+        layout_name=program.layout.name,
+        version=draftc.__version__,
+        names=names,
+        imports=import_block(imports),
+        linked=linked.text,
+        fields=fields,
+    )
+    return text, linked
+
+
+def _fields(values: Mapping[str, Value]) -> str:
+    """Declarations of the configuration's fields with the layout's values; lists are made anew for each instance."""
+    return "\n".join(f"    {_field(name, value)}" for name, value in values.items())
+
+
+def _field(name: str, value: Value) -> str:
+    head = f"{name}: {CONFIG_TYPES.get(name, type(value).__name__)} = "
+    if not isinstance(value, list):
+        return head + laid_out(literal(value), 4, 4 + len(head))
+    made = Group("field(", (Prefixed("default_factory=lambda: ", literal(value)),), ")")
+    return head + laid_out(made, 4, 4 + len(head))
+
+
+def _modeling(program: Program, names: Names, held: tuple[str, ...], configuration: Linked) -> str:
+    printed = [print_class(unit) for unit in program.units]
+    symbols = list(dict.fromkeys([*(symbol for entry in printed for symbol in entry.symbols), MODEL]))
+    linked = link(
+        symbols,
+        replaced=narrowed_operations(symbols, held),
+        provided=dict.fromkeys(configuration.names, f".{names.configuration}"),
+        attributes=frozenset().union(*(entry.attributes for entry in printed)),
+    )
+    _require_distinct([*linked.names, *(unit.name for unit in program.units), names.model_class])
+    return render(
+        "modeling.py.j2",
+        layout_name=program.layout.name,
+        summary=summary(program.layout),
+        version=draftc.__version__,
+        names=names,
+        imports=import_block(_imports(linked, printed, names)),
+        linked=linked.text,
+        classes="\n\n".join(entry.text for entry in printed),
+        attributes=_model_attributes(program, held),
+    )
+
+
+def _imports(linked: Linked, printed: Iterable[Printed], names: Names) -> set[Import]:
+    own = {
+        Import("collections.abc", "Mapping"),
+        Import("typing", "ClassVar"),
+        Import(f".{names.configuration}", names.config_class),
+    }
+    return own.union(linked.imports, *(entry.imports for entry in printed))
+
+
+def _model_attributes(program: Program, held: tuple[str, ...]) -> list[str]:
+    """The class attributes of the model that depend on the stack and its backends."""
+    table = backend_table(program)
+    chosen = {name for names in table.values() for name in names}
+    available = tuple(name for name in held if name not in chosen)
+    values: dict[str, Piece] = {
+        "layer_classes = ": Group("(", tuple(program.stack), ")"),
+        "backends: ClassVar[Mapping[tuple[str, str], tuple[str, ...]]] = ": literal(table),
+        "available = ": literal(available),
+    }
+    return [head + laid_out(piece, 4, 4 + len(head)) for head, piece in values.items()]
+
+
+def backend_table(program: Program) -> Mapping[tuple[str, str], tuple[str, ...]]:
+    """The backend of every layer by phase and device: what selection chose, else what always works."""
+    if program.table:
+        return dict(program.table.items())
+    operations = ["kda" if facts.memory != "keys" else "attend" for facts in program.facts]
+    names = tuple(ALWAYS[operation][0] for operation in operations)
+    return {("training", "cpu"): names, ("decoding", "cpu"): names}
+
+
+def _require_distinct(names: Iterable[str]) -> None:
+    """Raise InternalError when two definitions of a bundle would share a name."""
+    for name in _repeated(names):
+        raise InternalError(f"a bundle would define {name} twice")
+
+
+def _repeated(names: Iterable[str]) -> Iterator[str]:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            yield name
+        seen.add(name)
