@@ -1,5 +1,6 @@
 """The backends of KDA, and what each refuses. Imports no tensor library and no backend."""
 
+from draftc.runtime.attend.registry import refuse_old_card
 from draftc.runtime.request import Backend, BackendRequest, Refusal
 
 FLA_HEAD_DIM = 256
@@ -28,9 +29,7 @@ def refuse_fla_place(request: BackendRequest) -> tuple[Refusal, ...]:
     reasons = []
     if request.device != "cuda":
         reasons.append(Refusal("device", f"chunk_kda runs on cuda, not on {request.device}"))
-    if request.capability is not None and request.capability < FLA_CAPABILITY:
-        have, need = (".".join(map(str, pair)) for pair in (request.capability, FLA_CAPABILITY))
-        reasons.append(Refusal("capability", f"compute capability {have} is below {need}"))
+    reasons += refuse_old_card(request, FLA_CAPABILITY)
     reasons += [
         Refusal("package", f"{package} is not installed")
         for package in ("fla-core", "triton")

@@ -167,4 +167,4 @@ def rows_before(rows: Tensor, anchors: Tensor, count: int) -> Tensor:
     first = anchors.clamp(0, rows.shape[1] - count)
     wanted = first.unsqueeze(-1) + torch.arange(count, device=rows.device)
     index = wanted.flatten(1).unsqueeze(-1).expand(-1, -1, rows.shape[-1])
-    return rows.gather(1, index).reshape(-1, count, rows.shape[-1])
+    return rows.gather(1, index).reshape(anchors.numel(), count, rows.shape[-1])
