@@ -1,0 +1,156 @@
+"""Does a bundle compute what the reference modules compute? Asked of a fresh process that has no draftc."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from draftc.compiler import build, probe
+from draftc.compiler.errors import CompileError
+from draftc.compiler.write import MANIFEST, BundleError, is_bundle
+from draftc.spec.check import check_text
+from draftc.spec.diagnostic import Code, Severity
+from draftc.spec.layout import Layout
+
+RESOLVED = "layout.resolved.json"
+# Largest difference, relative to the largest reference entry, between two orders of summation in that dtype.
+TOLERANCE = {"float64": 1e-10, "float32": 2e-5, "float16": 2e-2, "bfloat16": 1e-1}
+FORWARD_ONLY_ON_CPU = ("flex",)
+
+
+class VerifyError(CompileError):
+    """The bundle could not be run."""
+
+    code = Code("DC502", "bundle-does-not-run", Severity.ERROR)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One compared value: the largest absolute difference, and the same relative to the largest reference entry."""
+
+    what: str
+    absolute: float
+    relative: float
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What running a bundle on one backend showed. `backend` None: as the bundle chooses by itself."""
+
+    backend: str | None
+    device: str
+    dtype: str
+    tolerance: float
+    differences: tuple[Difference, ...]
+
+    @property
+    def largest(self) -> Difference:
+        """The value that differs most."""
+        return max(self.differences, key=lambda difference: difference.relative)
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why the bundle does not pass; empty when it does. A NaN on either side never passes."""
+        return tuple(
+            f"{found.what} differs by {found.relative:.2e} of its scale, more than {self.tolerance:.0e}"
+            for found in self.differences
+            if not found.relative <= self.tolerance
+        )
+
+
+def verify(
+    folder: Path,
+    backends: tuple[str | None, ...] = (None,),
+    dtype: str | None = None,
+    device: str = "cpu",
+    whole: bool = False,
+) -> Iterator[Verdict]:
+    """Compare the bundle in `folder` with the reference modules of its layout, one verdict per backend.
+
+    Weights and inputs are drawn, not loaded. One layer of each class is run, or the `whole` stack. `dtype` is that of
+    the layout unless given. The reference always runs on eager, `kda_recurrent` and opt 0. Raises BundleError when
+    `folder` is no bundle and VerifyError when its code fails.
+    """
+    layout = layout_of(folder)
+    layers = list(range(len(layout.layers))) if whole else first_of_each(layout)
+    name = dtype or layout.dtype
+    reference = reference_run(layout, layers, name, device)
+    for backend in backends:
+        with_gradients = not (device == "cpu" and backend in FORWARD_ONLY_ON_CPU)
+        found = bundle_run(folder, layers, name, device, backend, with_gradients)
+        yield Verdict(backend, device, name, TOLERANCE[name], tuple(compared(reference, found)))
+
+
+def layout_of(folder: Path) -> Layout:
+    """Return the layout of a bundle from its resolved form; raises BundleError when `folder` is no bundle."""
+    if not is_bundle(folder) or not (folder / RESOLVED).is_file():
+        raise BundleError(f"{folder} is no bundle: it has no {MANIFEST} with {RESOLVED}", help="compile a layout first")
+    text = (folder / RESOLVED).read_text(encoding="utf-8")
+    return check_text(text, str(folder / RESOLVED), folder).require()
+
+
+def first_of_each(layout: Layout) -> list[int]:
+    """Return the first layer of each distinct one, by attention and feed-forward part."""
+    seen: dict[object, int] = {}
+    for layer in layout.layers:
+        seen.setdefault((layer.attention, layer.mlp), layer.index)
+    return list(seen.values())
+
+
+def reference_run(layout: Layout, layers: list[int], dtype: str, device: str) -> dict[str, Tensor]:
+    """Run the reference modules of `layers` on the plain backends."""
+    picked = tuple(replace(layout.layers[i], index=n) for n, i in enumerate(layers))
+    model = build.reference(replace(layout, layers=picked))
+    precision = getattr(torch, dtype)
+    for name, parameter in model.named_parameters():
+        kept = name.rpartition(".")[2] in model._keep_in_fp32_modules_strict
+        parameter.data = parameter.data.to(torch.promote_types(precision, torch.float32) if kept else precision)
+    return probe.measure(model, precision, device, with_gradients=True)
+
+
+def bundle_run(
+    folder: Path, layers: list[int], dtype: str, device: str, backend: str | None, with_gradients: bool
+) -> dict[str, Tensor]:
+    """Run the bundle in a process of its own; raises VerifyError with the end of what it printed when it fails."""
+    from safetensors.torch import load_file
+
+    with tempfile.TemporaryDirectory() as scratch:
+        request, result = Path(scratch, "request.json"), Path(scratch, "result.safetensors")
+        asked = {
+            "folder": str(folder.resolve()),
+            "layers": layers,
+            "dtype": dtype,
+            "device": device,
+            "backend": backend,
+            "gradients": with_gradients,
+        }
+        request.write_text(json.dumps(asked), encoding="utf-8")
+        environment = os.environ | {"HF_MODULES_CACHE": scratch, "HF_HUB_OFFLINE": "1"}
+        # -I keeps the working folder and PYTHONPATH, and with them draftc's sources, off the path.
+        command = [sys.executable, "-I", str(Path(probe.__file__).resolve()), str(request), str(result)]
+        ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        if ran.returncode:
+            last = ran.stderr.strip().splitlines()[-1:] or ["it said nothing"]
+            raise VerifyError(
+                f"the bundle in {folder.name} fails: {last[0]}", notes=tuple(ran.stderr.splitlines()[-12:])
+            )
+        return load_file(result)
+
+
+def compared(reference: dict[str, Tensor], found: dict[str, Tensor]) -> Iterator[Difference]:
+    """Yield the difference of every value of `found`; a value that the reference lacks differs infinitely."""
+    for what, value in found.items():
+        expected = reference.get(what)
+        if expected is None or expected.shape != value.shape:
+            yield Difference(what, float("inf"), float("inf"))
+            continue
+        absolute = float((value.double() - expected.double()).abs().max()) if value.numel() else 0.0
+        scale = float(expected.double().abs().max()) if value.numel() else 0.0
+        yield Difference(what, absolute, absolute / scale if scale else absolute)

@@ -1,0 +1,1 @@
+"""The commands, one per file. Each imports what it needs when it runs, so that `check` never waits for torch."""

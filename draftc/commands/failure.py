@@ -1,0 +1,10 @@
+"""How a command ends early."""
+
+
+class Failure(Exception):
+    """What went wrong in words for the person at the terminal, with the exit code of the run."""
+
+    def __init__(self, message: str, help: str = "", exit_code: int = 2) -> None:  # noqa: A002 - the word of diagnostics
+        self.exit_code = exit_code
+        lead = "error" if message.startswith("[") else "error: "
+        super().__init__(lead + message + (f"\n  = help: {help}" if help else ""))

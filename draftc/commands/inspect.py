@@ -1,0 +1,72 @@
+"""`draftc inspect`: layers, parameters, FLOPs, cache bytes, backends with reasons, graphs, passes, origins."""
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from draftc.commands.compile import compiled
+from draftc.commands.console import echo_lines, errors, table
+from draftc.commands.failure import Failure
+from draftc.commands.reading import layout_of
+
+if TYPE_CHECKING:
+    from draftc.compiler.program import CompiledDraft
+    from draftc.spec.layout import Layout
+
+
+def inspect(
+    layout: Annotated[str, typer.Argument(help="A layout file, `-`, or the name of a shipped layout.", metavar="LAYOUT")],
+    context: Annotated[int, typer.Option(min=0, help="Context length at which costs are counted.")] = 4096,
+    graph: Annotated[bool, typer.Option("--graph", help="The graph of every class, one node a line.")] = False,
+    passes: Annotated[bool, typer.Option("--passes", help="What each pass did, and each graph before and after.")] = False,
+    why: Annotated[str, typer.Option(help="Where a value comes from: a key such as hidden_size or /layers/0.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Everything as JSON.")] = False,
+    opt: Annotated[int, typer.Option(min=0, max=2, help="Optimisation level, as for compile.")] = 1,
+    disable: Annotated[list[str] | None, typer.Option(help="Pass to leave out, repeatable.", metavar="PASS")] = None,
+    backend: Annotated[str | None, typer.Option(help="Backend override, as for compile.")] = None,
+    capability: Annotated[str | None, typer.Option(help="CUDA compute capability, as for compile.")] = None,
+) -> None:
+    """Show what a layout becomes, without writing anything."""
+    if why:
+        found, _ = layout_of(layout)
+        echo_lines(origins_of(found, why))
+        return
+    with errors():
+        draft, _ = compiled(layout, opt, tuple(disable or ()), backend, capability)
+        show(draft, context, graph, passes, as_json)
+
+
+def show(draft: "CompiledDraft", context: int, graph: bool, passes: bool, as_json: bool) -> None:
+    """Print the parts of the report that were asked for."""
+    from draftc.compiler import report
+
+    if as_json:
+        typer.echo(json.dumps(report.as_json(draft, context), indent=2))
+    elif graph:
+        echo_lines(report.graph_lines(draft))
+    elif passes:
+        table("passes", *report.pass_rows(draft))
+        echo_lines(report.pass_notes(draft))
+    else:
+        table(report.summary(draft), *report.layer_rows(draft))
+        table("costs", *report.cost_rows(draft, context))
+        table("backends", *report.backend_rows(draft))
+        echo_lines(report.refusal_lines(draft))
+
+
+def origins_of(layout: "Layout", key: str) -> list[str]:
+    """Return a line for each value whose pointer is `key` or ends in it, with the value and where it comes from.
+
+    Raises Failure when there is none.
+    """
+    from draftc.spec.resolved import origins
+    from draftc.spec.suggest import did_you_mean
+
+    pointer = key if key.startswith("/") else f"/{key}"
+    known = origins(layout)
+    found = [at for at in known if at == pointer or at.endswith(pointer) or at.startswith(f"{pointer}/")]
+    if not found:
+        words = {at.rpartition("/")[2] for at in known}
+        raise Failure(f"no value of {layout.name} is called {key}", did_you_mean(key, words))
+    return [f"{at}: {layout.origins[at]}" for at in found]

@@ -1,0 +1,22 @@
+"""`draftc schema`: the JSON Schema of layouts, for editors and other tools."""
+
+from typing import Annotated
+
+import typer
+
+from draftc.commands.failure import Failure
+
+
+def schema(
+    name: Annotated[str, typer.Argument(help="Which schema: layout-1 (layouts) or report-1 (`check --format json`).")] = (
+        "layout-1"
+    ),
+    path: Annotated[bool, typer.Option("--path", help="Print where the file lies instead of its text.")] = False,
+) -> None:
+    """Print a JSON Schema of draftc."""
+    from draftc import schemas
+
+    try:
+        typer.echo(str(schemas.path(name)) if path else schemas.text(name).rstrip())
+    except FileNotFoundError:
+        raise Failure(f"no schema is called {name}", f"known: {', '.join(schemas.names())}") from None

@@ -1,0 +1,38 @@
+"""`draftc verify`: does a bundle compute what the reference modules compute?"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from draftc.commands.console import errors, progress, table
+
+
+def verify(
+    bundles: Annotated[list[Path], typer.Argument(help="Bundle folders.", metavar="BUNDLE...")],
+    backend: Annotated[
+        list[str] | None, typer.Option(help="Backend to run the bundle on, repeatable; by default the bundle's own choice.")
+    ] = None,
+    dtype: Annotated[str | None, typer.Option(help="float64, float32, bfloat16 or float16; by default the layout's.")] = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    whole: Annotated[bool, typer.Option(help="Run the whole stack, not one layer of each class.")] = False,
+) -> None:
+    """Run bundles in a fresh process without draftc and compare outputs and gradients with the reference."""
+    failed = False
+    with errors():
+        from draftc.compiler.verify import verify as compare
+
+        for bundle in bundles:
+            rows = []
+            with progress(f"verifying {bundle.name}"):
+                for verdict in compare(bundle, tuple(backend or [None]), dtype, device, whole):
+                    worst, name = verdict.largest, verdict.backend or "its own choice"
+                    passed = "fails" if verdict.reasons else "passes"
+                    rows.append((name, verdict.device, verdict.dtype, f"{worst.relative:.1e}", worst.what, passed))
+                    failed = failed or bool(verdict.reasons)
+            table(f"{bundle.name} against the reference", _HEADINGS, rows)
+    if failed:
+        raise typer.Exit(1)
+
+
+_HEADINGS = ("backend", "device", "dtype", "largest difference, of scale", "where", "")
