@@ -12,7 +12,7 @@ from draftc.spec.composer import DEEPEST, Composer, TooLargeError
 from draftc.spec.diagnostic import Diagnostic, Label
 from draftc.spec.nodes import Mapping, Node, Scalar
 from draftc.spec.source import Source
-from draftc.spec.whitespace import Suspect, diagnose, misplaced, suspects
+from draftc.spec.whitespace import Suspect, diagnose, glued, misplaced, suspects
 
 MOST_BYTES = 1 << 20
 _WORDS_WITHIN = 1 << 16  # characters up to which a second, slow parse for better words is worth its time
@@ -137,8 +137,11 @@ def _syntax(
     line = source.line_start(at)
     here = [suspect for suspect in found if source.line_start(suspect.offset) == line]
     before = [suspect for suspect in misplaced(found, partial(_is_content, composer)) if suspect.offset < line]
-    yield from (diagnose(source, suspect.offset) for suspect in (*before, *here))
-    if not here and all(suspect.character == "\t" for suspect in before):
+    separators = glued(source, at)
+    said = {one.span.start.offset for one in composer.diagnostics}
+    unwanted = sorted({*(one.offset for one in (*before, *here)), *separators} - said)
+    yield from (diagnose(source, offset) for offset in unwanted)
+    if not here and not separators and all(suspect.character == "\t" for suspect in before):
         yield _syntax_error(source, _better_words(source, error))
 
 

@@ -1,14 +1,14 @@
 """What the layout schema refuses, one violation per place. jsonschema does the validating (draft 2020-12)."""
 
-import re
 from collections.abc import Iterator
 from collections.abc import Mapping as MappingOf
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, cast
 
 from draftc.schemas import load
 from draftc.spec.nodes import Pointer, Value
+from draftc.spec.schema_accepts import accepts, is_known, is_type, matches
 
 if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError
@@ -44,12 +44,22 @@ def violations(value: Value, schema: Schema | bool) -> dict[Pointer, Violation]:
     `$ref` in `schema` points into the layout schema.
     """
     found: dict[Pointer, Violation] = {}
-    for error in _validator(schema).iter_errors(value):
+    whole = _written_out(schema)
+    for error in () if accepts(whole, value) else _validator(whole).iter_errors(value):
         for violation in _violations(error):
             known = found.get(violation.pointer)
             if known is None or _rank(violation) < _rank(known):
                 found[violation.pointer] = violation
     return found
+
+
+def _written_out(schema: Schema | bool) -> Any:
+    return _layout() if schema is load("layout-1") else _without_references(schema)
+
+
+@cache
+def _layout() -> Any:
+    return _without_references(load("layout-1"))
 
 
 def _rank(violation: Violation) -> int:
@@ -66,7 +76,7 @@ def _violations(error: "ValidationError") -> Iterator[Violation]:
         missing = (name for name in limit if name not in instance)
         yield from (Violation((*pointer, name), "missing", limit, schema) for name in missing)
     elif keyword == "additionalProperties":
-        extra = (name for name in instance if not _is_known(name, schema))
+        extra = (name for name in instance if not is_known(name, schema))
         yield from (Violation((*pointer, name), "unknown", limit, schema) for name in extra)
     elif "propertyNames" in error.absolute_schema_path:
         yield Violation((*pointer, instance), "name", limit, schema)
@@ -74,45 +84,31 @@ def _violations(error: "ValidationError") -> Iterator[Violation]:
         yield Violation(pointer, keyword, limit, schema)
 
 
-def _is_known(name: str, schema: Schema) -> bool:
-    patterns = schema.get("patternProperties", {})
-    return name in schema.get("properties", {}) or any(re.search(pattern, name) for pattern in patterns)
-
-
-@cache
-def _layout_validator() -> "Validator":
-    return _make_validator(_without_references(load("layout-1")))
-
-
-def _validator(schema: Schema | bool) -> "Validator":
-    if schema is load("layout-1"):
-        return _layout_validator()
-    return _make_validator(_without_references(schema))
-
-
-def _make_validator(schema: Any) -> "Validator":
+def _validator(schema: Any) -> "Validator":
     validator: Validator = _validator_class()(schema)
     return validator
 
 
 @cache
 def _validator_class() -> Any:
-    # Imported here: it takes longer than everything else that `check` does.
+    # Imported here: it takes as long as everything else that `check` does.
     from jsonschema import Draft202012Validator, validators
 
     types = Draft202012Validator.TYPE_CHECKER.redefine_many(
-        {"integer": lambda _, value: type(value) is int, "number": lambda _, value: type(value) in (int, float)}
+        {name: partial(_is_type, name) for name in ("integer", "number")}
     )
     extend: Any = validators.extend
     return extend(Draft202012Validator, {"pattern": _pattern}, type_checker=types)
 
 
+def _is_type(name: str, _checker: Any, value: Any) -> bool:
+    return is_type(name, value)
+
+
 def _pattern(_validator: "Validator", pattern: str, value: Any, _schema: Schema) -> "Iterator[ValidationError]":
-    """The keyword `pattern` with the `$` of ECMA 262, which a final line break does not satisfy."""
     from jsonschema.exceptions import ValidationError
 
-    strict = f"{pattern[:-1]}\\Z" if pattern.endswith("$") else pattern
-    if isinstance(value, str) and not re.search(strict, value):
+    if isinstance(value, str) and not matches(pattern, value):
         yield ValidationError(f"{value!r} does not match {pattern!r}")
 
 

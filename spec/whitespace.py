@@ -14,6 +14,9 @@ _UNWANTED = re.compile(rf"[\t{NO_BREAK_SPACES}]")
 _EDGE = re.compile(rf"^[{NO_BREAK_SPACES}]|[{NO_BREAK_SPACES}]$|^([\w.-]*:|-)[{NO_BREAK_SPACES}]")
 
 
+_GLUED = re.compile(rf"^ *(?:- +)*[\w.-]+:(?=[{NO_BREAK_SPACES}])", re.MULTILINE)
+
+
 @dataclass(frozen=True, slots=True)
 class Suspect:
     """A tab or no-break space in the leading white space of a line; `quiet` when only a comment or nothing follows."""
@@ -34,6 +37,11 @@ def edge(text: str) -> int | None:
     """Return where a no-break space in the plain scalar `text` takes the place of a separating space, if anywhere."""
     found = _EDGE.search(text)
     return None if found is None else found.end() - 1
+
+
+def glued(source: Source, end: int) -> tuple[int, ...]:
+    """Return where, before `end`, a no-break space follows the colon of a key, which then is no key."""
+    return tuple(found.end() for found in _GLUED.finditer(source.text, 0, end))
 
 
 def diagnose(source: Source, offset: int) -> Diagnostic:
