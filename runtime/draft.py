@@ -244,7 +244,10 @@ class DraftModel(PreTrainedModel):
         """Raise `DraftInputError` for a cache beside training blocks, or one that checkpointing would write twice."""
         if cache is not None and anchors is not None:
             raise DraftInputError("training blocks keep nothing: give anchors or a cache, not both")
-        if cache is not None and self.training and torch.is_grad_enabled() and self.is_gradient_checkpointing:
+        repeats = (
+            self.training and torch.is_grad_enabled() and any(layer.gradient_checkpointing for layer in self.layers)
+        )
+        if cache is not None and repeats:
             raise DraftInputError("gradient checkpointing runs layers twice and would write the cache twice: give none")
 
     def layer_views(self, rows: Rows, layer_memories: tuple[Memory, ...], context: Tensor, phase: str) -> list[View]:

@@ -169,13 +169,18 @@ def test_one_rope_table_per_distinct_turn_and_one_visibility(monkeypatch: pytest
     assert seen == {"tables": 2, "visibilities": 1}
 
 
+def checkpoint_layers(draft: DraftModel, **settings: object) -> None:
+    """Turn checkpointing on under the name that this transformers has for it."""
+    getattr(draft, "activation_checkpointing_enable", draft.gradient_checkpointing_enable)(settings or None)
+
+
 @pytest.mark.parametrize("use_reentrant", [True, False])
 def test_checkpointing_keeps_every_bit(use_reentrant: bool) -> None:
     draft = dense_draft(FULL, SLIDING, BOTH_WAYS).train()
     noise, taps = (tensor.requires_grad_() for tensor in streams(draft, 9, blocks=3))
     plain = draft(noise, taps, anchors=ANCHORS).last_hidden_state
     want = gradients(plain, draft, noise, taps)
-    draft.gradient_checkpointing_enable({"use_reentrant": use_reentrant})
+    checkpoint_layers(draft, use_reentrant=use_reentrant)
     again = draft(noise, taps, anchors=ANCHORS).last_hidden_state
     assert torch.equal(plain, again)
     weight = torch.randn(again.shape, generator=torch.Generator().manual_seed(9), dtype=again.dtype)
@@ -186,7 +191,7 @@ def test_checkpointing_keeps_every_bit(use_reentrant: bool) -> None:
 
 def test_checkpointing_refuses_a_cache_only_where_layers_run_twice() -> None:
     draft = dense_draft(FULL).train()
-    draft.gradient_checkpointing_enable()
+    checkpoint_layers(draft)
     noise, taps = streams(draft, 5)
     with pytest.raises(DraftInputError, match="checkpointing"):
         draft(noise, taps, cache=DraftCache(config=draft.config))
@@ -282,6 +287,7 @@ def test_one_graph_for_the_whole_model(stack: tuple[Dense, ...]) -> None:
     )
 
 
+@torch.no_grad()
 def test_one_graph_with_a_cache() -> None:
     draft = dense_draft(FULL, SLIDING)
     compiled = torch.compile(draft, fullgraph=True, backend="eager")
