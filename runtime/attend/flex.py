@@ -10,11 +10,19 @@ from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from draftc.runtime.visibility import View, ViewError
 
+FLEX_VARIANTS = 64  # windows, causal orders, head counts, with and without gradients, that one process may compile
+
 
 @cache
 def compiled_flex() -> Any:
     """Flex attention as one kernel, compiled when first called."""
     return torch.compile(flex_attention, fullgraph=True)
+
+
+def fused_flex(*tensors: Tensor, **options: Any) -> Tensor:
+    """Flex attention as one kernel. Beyond the compiler's usual 8 variants it would raise."""
+    with torch._dynamo.config.patch(recompile_limit=FLEX_VARIANTS):
+        return compiled_flex()(*tensors, **options)
 
 
 def plain_flex(*tensors: Tensor, **options: Any) -> Tensor:
@@ -37,5 +45,5 @@ def attend_flex(q: Tensor, k: Tensor, v: Tensor, view: View, scale: float) -> Te
     if view.dropout:
         raise ViewError(f"flex drops no attention weights; dropout is {view.dropout}")
     plain = torch.compiler.is_compiling() or q.device.type == "cpu"
-    run = plain_flex if plain else compiled_flex()
+    run = plain_flex if plain else fused_flex
     return run(q, k, v, block_mask=view.mask, scale=scale, enable_gqa=k.shape[1] != q.shape[1])
