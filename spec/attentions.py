@@ -63,7 +63,7 @@ def chain_of(name: str, written: MappingOf[str, Written]) -> tuple[str, ...]:
     """
     chain: dict[str, None] = {}
     here: str | None = name
-    while here is not None and here not in chain and (here == name or _is_base(here, written)):
+    while here is not None and here not in chain and here in written and (here == name or _is_base(here, written)):
         chain[here] = None
         here = base_of(written[here].node)
     return (*chain, here) if here is not None else tuple(chain)

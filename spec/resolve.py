@@ -108,8 +108,8 @@ def _stack_names(stack: Stack, specs: Specs) -> tuple[str, ...] | None:
 
 
 def _root_origins(root: Mapping) -> dict[str, Origin]:
-    nodes = {key: root.get(key) for key in ("draftc", "family", "serve_on", "allow")}
-    return {f"/{key}": Origin("layout", node.span) if node else Origin("default") for key, node in nodes.items()}
+    written = {f"/{entry.name}": Origin("layout", entry.value.span) for entry in root.entries}
+    return {**dict.fromkeys(("/serve_on", "/allow"), Origin("default")), **written}
 
 
 def _target_origins(target: TargetRead) -> dict[str, Origin]:
