@@ -8,13 +8,17 @@ from typing import Literal
 from torch import fx, nn
 
 from draftc.compiler.build import Facts, Part, build
+from draftc.compiler.costs import LayerCost
 from draftc.compiler.describe import describe_attention, describe_layer, describe_mlp
 from draftc.compiler.trace import Source, Traced, trace
-from draftc.runtime.request import Choice, Phase
-from draftc.spec.layout import AttentionSpec, Layout
+from draftc.runtime.request import Choice, Op, Phase
+from draftc.spec.layout import AttentionSpec, Kda, Layout
 
 UnitKind = Literal["attention", "mlp", "layer"]
 Device = Literal["cpu", "cuda"]
+PHASES: tuple[Phase, ...] = ("training", "decoding")
+DEVICES: tuple[Device, ...] = ("cpu", "cuda")
+PLAIN: Mapping[Op, str] = {"attend": "eager", "kda": "kda_recurrent"}
 KINDS: tuple[UnitKind, ...] = ("attention", "mlp", "layer")
 # Names that a bundle imports or links in, and that a class of a layout's making could take.
 TAKEN = frozenset({"CacheLayer", "DynamicLayer", "DummyLayer", "DecoderLayer", "GradientCheckpointingLayer"})
@@ -62,7 +66,7 @@ class Options:
 class Program:
     """A layout as traced units. `stack` names the layer unit of every layer, `facts` are the layers' facts in order.
 
-    Pass select fills `choices` by layer, phase and device.
+    Pass select fills `choices` by layer, phase and device, pass cost `costs` by layer.
     """
 
     layout: Layout
@@ -71,6 +75,7 @@ class Program:
     facts: tuple[Facts, ...]
     options: Options = field(default_factory=Options)
     choices: dict[tuple[int, Phase, Device], Choice] = field(default_factory=dict)
+    costs: dict[int, LayerCost] = field(default_factory=dict)
 
     def unit(self, name: str) -> Unit:
         """Return the unit called `name`; KeyError when there is none."""
@@ -82,11 +87,17 @@ class Program:
 
     @property
     def table(self) -> dict[tuple[Phase, Device], tuple[str, ...]]:
-        """The chosen backend of every layer, by phase and device; empty before pass select."""
-        found: dict[tuple[Phase, Device], tuple[str, ...]] = {}
-        for (_, phase, device), choice in sorted(self.choices.items()):
-            found[phase, device] = (*found.get((phase, device), ()), choice.backend)
-        return found
+        """The backend of every layer, by phase and device; the plain one where pass select chose nothing."""
+        return {
+            (phase, device): tuple(self.backend(layer, phase, device) for layer in range(len(self.stack)))
+            for phase in PHASES
+            for device in DEVICES
+        }
+
+    def backend(self, layer: int, phase: Phase, device: Device) -> str:
+        """The backend of one layer in one phase on one device."""
+        choice = self.choices.get((layer, phase, device))
+        return choice.backend if choice else PLAIN[operation_of(self.layout.layers[layer].attention)]
 
     @property
     def operations(self) -> Counter[str]:
@@ -115,6 +126,11 @@ class CompiledDraft:
     program: Program
     reports: tuple[PassReport, ...]
     files: Mapping[str, str]
+
+
+def operation_of(spec: AttentionSpec) -> Op:
+    """The operation that backends implement for this attention."""
+    return "kda" if isinstance(spec, Kda) else "attend"
 
 
 def is_operation(node: fx.Node) -> bool:

@@ -4,7 +4,7 @@ from draftc.compiler.build import Facts
 from draftc.compiler.dims import Symbols, as_dim, symbols
 from draftc.compiler.errors import ShapeError
 from draftc.compiler.program import PassReport, Program, Unit
-from draftc.compiler.shapes.infer import Inference
+from draftc.compiler.shapes.infer import Inference, Note, write
 from draftc.compiler.shapes.values import Opaque, TensorValue, Value
 from draftc.spec.layout import Layout
 
@@ -12,28 +12,38 @@ from draftc.spec.layout import Layout
 class Annotate:
     """Give every node its sizes over B, N, C and P, and its dtype.
 
-    Algebra: a layer maps block [B, Q, H] and context [B, C, H] to [B, Q, H] with Q = block_size * N; every operation has
-    one rule from the shapes of its operands to that of its result, so the sizes of all nodes follow from the inputs'.
-    Requires: nothing. Ensures: `dims` and `dtype` on every node; `spec` and `origin` on every attend, kda and kda_states.
+    Algebra: a layer maps block [B, Q, H] and context [B, C, H] to [B, Q, H] with Q = block_size * N; every operation
+    has one rule from the shapes of its operands to that of its result, so all sizes follow from those of the inputs.
+    Requires: nothing. Ensures: `dims` and `dtype` on every node; `spec` and `origin` on every attention operation.
     Raises `ShapeError` where operands do not fit.
     """
 
     name = "annotate"
+    level = 0
+    requires = ()
 
     def run(self, program: Program) -> PassReport:
         """Annotate all units, each layer unit with the parts that it calls."""
-        letters = symbols(program.layout.block_size)
-        inference = Inference(program.layout.dtype, program.unit)
-        layers = [unit for unit in program.units if unit.kind == "layer"]
-        for unit in layers:
-            inputs = layer_inputs(program.layout, unit.facts, letters)
-            result = inference.unit(unit, inputs)
-            if result != inputs[0]:
-                raise ShapeError(f"{unit.name} returns {result}, and a layer returns what it got: {inputs[0]}")
+        infer_layers(program, write)
         for unit in program.units:
             _mark_attention(program.layout, unit)
         count = sum(len(unit.graph.nodes) for unit in program.units)
         return PassReport(self.name, notes=(f"{count} values of {len(program.units)} classes",))
+
+
+def infer_layers(program: Program, note: Note) -> None:
+    """Walk every layer unit and its parts, telling `note` each node's value.
+
+    Raises `ShapeError` where operands do not fit, or where a layer does not return the shape that it got.
+    """
+    letters = symbols(program.layout.block_size)
+    inference = Inference(program.layout.dtype, program.unit, note)
+    for unit in program.units:
+        if unit.kind == "layer":
+            inputs = layer_inputs(program.layout, unit.facts, letters)
+            result = inference.unit(unit, inputs)
+            if result != inputs[0]:
+                raise ShapeError(f"{unit.name} returns {result}, and a layer returns what it got: {inputs[0]}")
 
 
 def layer_inputs(layout: Layout, facts: Facts | None, letters: Symbols) -> tuple[Value, ...]:

@@ -15,15 +15,27 @@ from draftc.compiler.shapes.values import MisfitError, Opaque, TensorValue, Valu
 FP32_PARAMETERS = ("A_log", "dt_bias")
 
 
-class Inference:
-    """Walks units of one program; `dtype` is the storage of parameters, `units` finds the unit of a part."""
+Note = Callable[[Unit, fx.Node, Value], None]
 
-    def __init__(self, dtype: str, units: Callable[[str], Unit]) -> None:
+
+def write(_: Unit, node: fx.Node, value: Value) -> None:
+    """Write the sizes and the dtype of `value` on its node."""
+    node.meta.update(dims=dims_of(value), dtype=dtypes_of(value))
+
+
+class Inference:
+    """Walks units of one program and tells `note` the value of every node.
+
+    `dtype` is the storage of parameters, `units` finds the unit of a part.
+    """
+
+    def __init__(self, dtype: str, units: Callable[[str], Unit], note: Note = write) -> None:
         self._dtype = dtype
         self._units = units
+        self._note = note
 
     def unit(self, unit: Unit, inputs: tuple[Value, ...]) -> Value:
-        """Write `dims` and `dtype` on every node of `unit`, called with `inputs` in order; return its result.
+        """Infer every node of `unit`, called with `inputs` in order; return its result.
 
         Raises `ShapeError` at the first node whose operands do not fit, `InternalError` where there is no rule.
         """
@@ -32,7 +44,7 @@ class Inference:
         for node in unit.graph.nodes:
             value = next(given) if node.op == "placeholder" else self._value(unit, node, values)
             values[node] = value
-            node.meta.update(dims=dims_of(value), dtype=dtypes_of(value))
+            self._note(unit, node, value)
         return value
 
     def _value(self, unit: Unit, node: fx.Node, values: Mapping[fx.Node, Value]) -> Value:

@@ -1,0 +1,63 @@
+"""Runs the passes: numbers, times and logs them, counts operations, and verifies what each one left."""
+
+import logging
+from dataclasses import replace
+from difflib import get_close_matches
+from time import perf_counter
+
+from draftc.compiler.errors import UnknownNameError
+from draftc.compiler.passes import PASSES
+from draftc.compiler.passes.contract import Pass
+from draftc.compiler.passes.verify import verify
+from draftc.compiler.program import Options, PassReport, Program
+
+LEVELS = (0, 1, 2)
+log = logging.getLogger(__name__)
+
+
+def run_passes(program: Program, passes: tuple[Pass, ...] = PASSES) -> tuple[PassReport, ...]:
+    """Run the passes that the program's options ask for, in order; return their reports.
+
+    Raises `UnknownNameError` for options that name nothing, and whatever a pass raises. A pass that leaves a broken
+    graph behind is a fault of draftc: `InternalError` names it.
+    """
+    chosen = chosen_passes(program.options, passes)
+    return tuple(_run(entry, passes.index(entry) + 1, program) for entry in chosen)
+
+
+def chosen_passes(options: Options, passes: tuple[Pass, ...] = PASSES) -> tuple[Pass, ...]:
+    """Return the passes that run under `options`.
+
+    Raises `UnknownNameError` for an unknown level or pass, or when a pass is left without one that it requires.
+    """
+    if options.opt not in LEVELS:
+        raise UnknownNameError(f"optimisation level {options.opt} is none of 0, 1, 2")
+    names = [entry.name for entry in passes]
+    for name in options.disable:
+        if name not in names:
+            near = get_close_matches(name, names, 1)
+            found = f"did you mean `{near[0]}`?" if near else f"passes are {', '.join(names)}"
+            raise UnknownNameError(f"there is no pass {name} to disable", help=found)
+    chosen = tuple(entry for entry in passes if entry.level <= options.opt and entry.name not in options.disable)
+    for entry in chosen:
+        _require_before(entry, [other.name for other in chosen])
+    return chosen
+
+
+def _require_before(entry: Pass, names: list[str]) -> None:
+    missing = [name for name in entry.requires if name not in names]
+    if missing:
+        raise UnknownNameError(
+            f"pass {entry.name} requires {', '.join(missing)}, which is disabled",
+            help=f"disable {entry.name} as well",
+        )
+
+
+def _run(entry: Pass, number: int, program: Program) -> PassReport:
+    before, start = program.operations, perf_counter()
+    report = entry.run(program)
+    seconds, after = perf_counter() - start, program.operations
+    if "verify" not in program.options.disable:
+        verify(program, after=entry.name)
+    log.info("pass %d %s: %.1f ms, %s", number, entry.name, seconds * 1e3, "; ".join(report.notes) or "no change")
+    return replace(report, number=number, seconds=seconds, before=before, after=after, changed=before != after)
