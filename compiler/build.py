@@ -7,6 +7,7 @@ none of them brings in `transformers.modeling_utils`, which takes longer to impo
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, assert_never
 
 import torch
@@ -17,6 +18,8 @@ from draftc.compiler.errors import UnsupportedError
 from draftc.spec.layout import AttentionSpec, Dflash, Gqa, Kda, LayerSpec, Layout, Memory, Mla, MlpSpec, Rope
 
 if TYPE_CHECKING:
+    from draftc.runtime.draft import DraftModel
+    from draftc.runtime.residual.sums import PlainResidual
     from draftc.runtime.rope import Turn
 
 
@@ -73,6 +76,37 @@ class _Unfilled(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+def reference(layout: Layout) -> "DraftModel":
+    """Build the reference form of the whole draft on the default device, weights drawn in float32.
+
+    It runs the plainest backends, `eager` and `kda_recurrent`, in both phases: what bundles are compared with. Raises
+    `UnsupportedError` when the family of the layout cannot be built yet.
+    """
+    from draftc.compiler.config_json import config_values
+    from draftc.runtime.config import DraftConfig
+    from draftc.runtime.draft import DraftModel
+
+    refuse_unbuilt(layout)
+    names = tuple("kda_recurrent" if isinstance(spec.attention, Kda) else "eager" for spec in layout.layers)
+    facts = {
+        "layer_classes": tuple(partial(_reference_layer, spec, layout) for spec in layout.layers),
+        "backends": {(phase, device): names for phase in ("training", "decoding") for device in ("cpu", "cuda")},
+    }
+    values: dict[str, Any] = config_values(layout)
+    model: DraftModel = type("ReferenceDraft", (DraftModel,), facts)(DraftConfig(**values))
+    return model
+
+
+def _reference_layer(spec: LayerSpec, layout: Layout) -> "PlainResidual":
+    """One layer that can be checkpointed and knows the facts that `DraftModel` reads."""
+    from draftc.runtime.residual.plain import DecoderLayer
+
+    layer = _layer_of(DecoderLayer, spec, layout)
+    facts = facts_of(spec.attention, layout)
+    layer.window, layer.is_causal, layer.turn, layer.memory = facts.window, facts.is_causal, facts.turn, facts.memory
+    return layer
+
+
 def refuse_unbuilt(layout: Layout) -> None:
     """Raise `UnsupportedError` for families whose heads this version does not have."""
     if not isinstance(layout.family, Dflash):
@@ -82,14 +116,20 @@ def refuse_unbuilt(layout: Layout) -> None:
         )
 
 
-def decoder_layer(spec: LayerSpec, layout: Layout) -> nn.Module:
-    """Build the reference form of one layer, on the device of the surrounding context."""
-    from draftc.runtime.mlp import GatedMLP
+def decoder_layer(spec: LayerSpec, layout: Layout) -> "PlainResidual":
+    """Build one layer as it is traced, on the default device."""
     from draftc.runtime.residual.sums import PlainResidual
+
+    return _layer_of(PlainResidual, spec, layout)
+
+
+def _layer_of(residual: "type[PlainResidual]", spec: LayerSpec, layout: Layout) -> "PlainResidual":
+    """Build a layer of class `residual` around its attention and feed-forward part."""
+    from draftc.runtime.mlp import GatedMLP
 
     attention = attention_module(spec.attention, layout)
     mlp = GatedMLP(layout.hidden_size, spec.mlp.intermediate_size, spec.mlp.hidden_act)
-    return PlainResidual(layout.hidden_size, layout.rms_norm_eps, attention, mlp)
+    return residual(layout.hidden_size, layout.rms_norm_eps, attention, mlp)
 
 
 def attention_module(spec: AttentionSpec, layout: Layout) -> nn.Module:

@@ -118,16 +118,6 @@ class PassReport:
     after: Counter[str] = field(default_factory=Counter)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class CompiledDraft:
-    """A compiled layout: the program after all passes, what each pass reported, and the text files of the bundle."""
-
-    layout: Layout
-    program: Program
-    reports: tuple[PassReport, ...]
-    files: Mapping[str, str]
-
-
 def operation_of(spec: AttentionSpec) -> Op:
     """The operation that backends implement for this attention."""
     return "kda" if isinstance(spec, Kda) else "attend"
