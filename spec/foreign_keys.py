@@ -66,7 +66,7 @@ FOREIGN = {
         "conv_size": "write `short_conv_kernel_size`",
         "backend": _BACKEND,
     },
-    "rope": _IN_ROPE,
+    "rope": {**_IN_ROPE, "partial_rotary_factor": "not for mla: `qk_rope_head_dim` says how many channels turn"},
     "scaling": _IN_ROPE,
 }
 RESERVED = {
