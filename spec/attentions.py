@@ -173,7 +173,7 @@ def _cycles(written: MappingOf[str, Written]) -> Iterator[Diagnostic]:
     for name in written:
         chain = chain_of(name, written)
         cycle = chain[chain.index(chain[-1]) : -1]
-        if not cycle or reported & set(cycle):
+        if not cycle or reported & set(cycle) or not _is_base(chain[-1], written):
             continue
         reported.update(cycle)
         yield _cycle(cycle, written)

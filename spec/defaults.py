@@ -64,7 +64,7 @@ def resolve_values(root: Mapping, broken: SetOf[Pointer], target: TargetRead, de
     """Resolve every top-level value; one that is broken is left out in silence.
 
     `depth` is the number of layers, None when unknown. Reports DC205 for a value that neither the layout nor the target
-    states and DC234 for `auto` taps that would collide or fall outside the target.
+    states and DC234 for `auto` taps that would collide, descend or fall outside the target.
     """
     found = Values()
     for key, raw in properties().items():
@@ -120,7 +120,7 @@ def _resolve_taps(root: Mapping, broken: SetOf[Pointer], target: TargetRead, dep
 
 def _resolve_auto(node: Node, layers: int, count: int, found: Values) -> None:
     taps = auto_taps(layers, count)
-    if len(set(taps)) == count and all(0 <= tap < layers for tap in taps):
+    if taps == tuple(sorted(set(taps))) and taps[0] >= 0 and taps[-1] < layers:
         found.put("target_layer_ids", taps, Origin("auto", node.span))
         return
     message = f"auto gives {list(taps)} for {count} taps on {layers} layers"
