@@ -300,6 +300,42 @@ def test_every_invalid_layout_gets_a_finding_and_every_finding_a_place(value: ob
     assert len({(one.diagnostic.code, one.pointer) for one in found}) == len(found)
 
 
+EDGES = [
+    ({"minimum": 2}, (1, 2, 3, 2.0, True, "1")),
+    ({"maximum": 2}, (1, 2, 3, 2.0, True, "3")),
+    ({"exclusiveMinimum": 2}, (1, 2, 3, 2.5)),
+    ({"exclusiveMaximum": 2}, (1, 2, 3, 1.5)),
+    ({"multipleOf": 2}, (0, 1, 2, 3, -2)),
+    ({"minLength": 2}, ("a", "ab", "abc", 1, [])),
+    ({"maxLength": 2}, ("a", "ab", "abc", 1, [1, 2, 3])),
+    ({"minItems": 2}, ([1], [1, 2], [1, 2, 3], "a", {})),
+    ({"maxItems": 2}, ([1], [1, 2], [1, 2, 3], "abc")),
+    ({"minProperties": 1}, ({}, {"a": 1}, {"a": 1, "b": 2}, [])),
+    ({"maxProperties": 1}, ({}, {"a": 1}, {"a": 1, "b": 2}, [1, 2])),
+    ({"uniqueItems": True}, ([1, 1], [1, 1.0], [1, True], ["a", "a"], [None, None], [[1], [1]], "aa")),
+    ({"enum": [1, "a", None]}, (1, 1.0, True, "a", None, "None")),
+    ({"const": 1}, (1, 1.0, True, "1")),
+    ({"const": True}, (True, 1, False)),
+    ({"not": {"required": ["a"]}}, ({"a": 1}, {}, [])),
+    ({"anyOf": [{"required": ["a"]}, {"required": ["b"]}]}, ({"a": 1}, {"b": 1}, {})),
+    (
+        {"patternProperties": {"^x-": {"type": "null"}}, "additionalProperties": False},
+        ({"x-a": None}, {"x-a": 1}, {"a": 1}),
+    ),
+    ({"propertyNames": {"maxLength": 1}}, ({"a": 1}, {"ab": 1})),
+    ({"if": {"type": "string"}, "then": {"enum": ["a"]}, "else": {"minimum": 1}}, ("a", "b", 0, 1, None)),
+    ({"items": {"type": "integer"}}, ([], [1], [1.0], [True], ["1"], 1)),
+    ({"type": ["number", "null"]}, (1, 1.5, None, True, "1")),
+]
+
+
+@pytest.mark.parametrize(("schema", "values"), EDGES)
+def test_the_quick_answer_agrees_at_every_edge(schema: dict[str, object], values: tuple[object, ...]) -> None:
+    oracle = ORACLE.evolve(schema=schema)
+    assert [accepts(schema, value) for value in values] == [oracle.is_valid(value) for value in values]
+    assert len({oracle.is_valid(value) for value in values}) == 2
+
+
 def test_a_keyword_that_is_not_known_is_never_passed_over() -> None:
     with pytest.raises(KeyError):
         accepts({"contains": {}}, [])
