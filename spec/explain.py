@@ -29,8 +29,8 @@ class UnknownCodeError(LookupError):
 class Page:
     """The explanation of one code.
 
-    `text` is Markdown. An example with a `draftc` key is a whole layout, any other is a change to the base layout;
-    `changes()` says how such a change reads.
+    `text` is Markdown. An example with a `draftc` key is a whole layout, any other a change to the base layout; the
+    text of a page with changes ends with how they read.
     """
 
     code: Code
@@ -69,7 +69,8 @@ def page(code_or_name: str) -> Page:
     code = _by_word().get(asked.lower())
     if code is None:
         raise UnknownCodeError(asked, _near(asked.lower()))
-    return Page(code, _read(f"{code.number}.md"))
+    text = _read(f"{code.number}.md")
+    return Page(code, f"{text}\n{changes()}" if Page(code, text).has_changes else text)
 
 
 def changes() -> str:

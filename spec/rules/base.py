@@ -24,12 +24,13 @@ class Rule(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A value that takes part in a finding: its name, where it stands, and where it came from."""
+    """A value that takes part in a finding: its name, where it stands, where it came from, and whose it is."""
 
     name: str
     value: object
     span: Span
     origin: Origin | None = None
+    owner: str = ""
 
     def __str__(self) -> str:
         return f"{self.name} {self.word}"
@@ -47,7 +48,9 @@ class Fact:
             return ""
         if via.startswith("extends "):
             return f"{self} is inherited from {via.removeprefix('extends ')}"
-        return {"default": f"{self} is the default", "target": f"{self} is the target's"}.get(via, f"{self}: {via}")
+        return {"default": f"{self} is the default", "target": f"{self} is the target's"}.get(
+            via, f"{self} comes from {via}"
+        )
 
     @property
     def label(self) -> Label | None:
@@ -101,7 +104,8 @@ def top(parts: Parts, key: str) -> Fact:
 
 def of_target(parts: Parts, key: str) -> Fact:
     """The value `key` of the target."""
-    return Fact(key, getattr(parts.target, key), parts.span("target", key), parts.origins.get(f"/target/{key}"))
+    origin = parts.origins.get(f"/target/{key}")
+    return Fact(key, getattr(parts.target, key), parts.span("target", key), origin, owner="target.")
 
 
 def of_attention(parts: Parts, attention: str, key: str) -> Fact:
@@ -144,6 +148,22 @@ def stack(parts: Parts) -> tuple[AttentionSpec, ...]:
     return tuple(parts.attentions[name] for name in parts.stack)
 
 
+def own_first(*facts: Fact) -> tuple[Fact, list[Fact]]:
+    """Return the fact to stand at, and the others: own values before those of a base, defaults last."""
+    first, *rest = sorted(facts, key=_distance)
+    return first, rest
+
+
+def _distance(fact: Fact) -> int:
+    via = "layout" if fact.origin is None else fact.origin.via
+    return {"layout": 0, "default": 2}.get(via, 1)
+
+
+def head_counts(parts: Parts, attention: str) -> tuple[Fact, list[Fact]]:
+    """The two head counts of a gqa attention, as `own_first` orders them."""
+    return own_first(*(of_attention(parts, attention, key) for key in ("num_key_value_heads", "num_attention_heads")))
+
+
 def finding(code: Code, message: str, at: Fact, others: Sequence[Fact] = (), advice: str = "") -> Diagnostic:
     """Make the diagnostic that stands at one fact and points at the others that took part."""
     labels = dict.fromkeys(fact.label for fact in others if fact.span != at.span)
@@ -154,7 +174,7 @@ def finding(code: Code, message: str, at: Fact, others: Sequence[Fact] = (), adv
         secondary=tuple(label for label in labels if label),
         notes=tuple(fact.note for fact in (at, *others) if fact.note),
         help=advice,
-        values=tuple((fact.name, fact.value) for fact in (at, *others)),
+        values=tuple((fact.owner + fact.name, fact.value) for fact in (at, *others)),
     )
 
 

@@ -6,7 +6,7 @@ from draftc.spec.diagnostic import Code, Diagnostic, Severity
 from draftc.spec.layout import Gqa
 from draftc.spec.nodes import find
 from draftc.spec.parts import Parts
-from draftc.spec.rules.base import every, finding, of_attention
+from draftc.spec.rules.base import every, finding, head_counts
 from draftc.spec.rules.ropes import chain
 
 CODE = Code("DC201", "gqa-with-equal-heads", Severity.ERROR)
@@ -20,8 +20,7 @@ def check(parts: Parts) -> Iterator[Diagnostic]:
             yield finding(
                 CODE,
                 f"{name} is gqa with {heads} query heads and {heads} key/value heads",
-                of_attention(parts, name, "num_key_value_heads"),
-                [of_attention(parts, name, "num_attention_heads")],
+                *head_counts(parts, name),
                 "write `kind: mha` and drop num_key_value_heads, or lower it",
             )
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from draftc.spec.diagnostic import Code, Diagnostic, Severity
 from draftc.spec.layout import Gqa
 from draftc.spec.parts import Parts
-from draftc.spec.rules.base import every, finding, listed, of_attention, proper_divisors
+from draftc.spec.rules.base import every, finding, head_counts, listed, proper_divisors
 
 CODE = Code("DC202", "kv-heads-exceed-heads", Severity.ERROR)
 
@@ -18,8 +18,7 @@ def check(parts: Parts) -> Iterator[Diagnostic]:
             yield finding(
                 CODE,
                 f"num_key_value_heads {kv_heads} exceeds num_attention_heads {heads}",
-                of_attention(parts, name, "num_key_value_heads"),
-                [of_attention(parts, name, "num_attention_heads")],
+                *head_counts(parts, name),
                 _advice(heads),
             )
 

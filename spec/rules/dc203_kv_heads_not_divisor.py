@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from draftc.spec.diagnostic import Code, Diagnostic, Severity
 from draftc.spec.layout import Gqa
 from draftc.spec.parts import Parts
-from draftc.spec.rules.base import counted, every, finding, listed, of_attention, proper_divisors
+from draftc.spec.rules.base import counted, every, finding, head_counts, listed, proper_divisors
 
 CODE = Code("DC203", "kv-heads-not-divisor", Severity.ERROR)
 
@@ -18,8 +18,7 @@ def check(parts: Parts) -> Iterator[Diagnostic]:
             yield finding(
                 CODE,
                 f"num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}",
-                of_attention(parts, name, "num_key_value_heads"),
-                [of_attention(parts, name, "num_attention_heads")],
+                *head_counts(parts, name),
                 f"nearest: {_query_heads(heads, kv_heads)}, or {_key_value_heads(heads, kv_heads)}",
             )
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from draftc.spec.diagnostic import Code, Diagnostic, Severity
 from draftc.spec.layout import Mla
 from draftc.spec.parts import Parts
-from draftc.spec.rules.base import every, finding, of_attention
+from draftc.spec.rules.base import every, finding, of_attention, own_first
 
 CODE = Code("DC210", "mla-empty-head", Severity.ERROR)
 
@@ -17,7 +17,6 @@ def check(parts: Parts) -> Iterator[Diagnostic]:
             yield finding(
                 CODE,
                 f"{name} has qk_nope_head_dim 0 and qk_rope_head_dim 0: its queries have no channels",
-                of_attention(parts, name, "qk_nope_head_dim"),
-                [of_attention(parts, name, "qk_rope_head_dim")],
+                *own_first(*(of_attention(parts, name, key) for key in ("qk_nope_head_dim", "qk_rope_head_dim"))),
                 "qk_nope_head_dim + qk_rope_head_dim is the width of a query",
             )

@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from draftc.spec.diagnostic import Code, Diagnostic, Severity
 from draftc.spec.layout import Mla
 from draftc.spec.parts import Parts
-from draftc.spec.rules.base import every, finding, of_attention
+from draftc.spec.rules.base import every, finding, of_attention, own_first
 
 CODE = Code("DC212", "mla-latent-not-smaller", Severity.WARNING)
+WIDTHS = ("kv_lora_rank", "num_attention_heads", "qk_nope_head_dim", "v_head_dim")
 
 
 def check(parts: Parts) -> Iterator[Diagnostic]:
@@ -20,7 +21,6 @@ def check(parts: Parts) -> Iterator[Diagnostic]:
                 CODE,
                 f"kv_lora_rank {spec.kv_lora_rank} is not below the {channels} channels that it expands to"
                 f" ({heads} x ({plain} + {value}))",
-                of_attention(parts, name, "kv_lora_rank"),
-                [of_attention(parts, name, key) for key in ("num_attention_heads", "qk_nope_head_dim", "v_head_dim")],
+                *own_first(*(of_attention(parts, name, key) for key in WIDTHS)),
                 "lower kv_lora_rank, or use gqa",
             )

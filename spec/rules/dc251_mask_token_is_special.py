@@ -22,6 +22,9 @@ def check(parts: Parts) -> Iterator[Diagnostic]:
             CODE,
             f"mask_token_id {mask} is also the target's {listed(meanings)}",
             top(parts, "mask_token_id"),
-            [Fact(name, mask, parts.span(*place)) for name, place in meanings.items()],
+            [
+                Fact(name, mask, parts.span(*place), parts.origins.get(f"/target/{place[1]}"), owner="target.")
+                for name, place in meanings.items()
+            ],
             "use a reserved or unused id; masked slots would be embedded as that token",
         )

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from draftc.spec.diagnostic import Code, Diagnostic, Severity
 from draftc.spec.layout import Gqa
 from draftc.spec.parts import Parts
-from draftc.spec.rules.base import finding, listed, number, of_attention
+from draftc.spec.rules.base import finding, listed, number, of_attention, own_first
 from draftc.spec.rules.ropes import Turned, turned
 
 CODE = Code("DC272", "rotary-width-not-even", Severity.ERROR)
@@ -30,16 +30,12 @@ def check(parts: Parts) -> Iterator[Diagnostic]:
 
 def _uneven(parts: Parts, each: Turned, head_dim: int) -> Diagnostic:
     factor = each.rope.partial_rotary_factor
-    stated = parts.states(*each.place, "partial_rotary_factor")
-    facts = [of_attention(parts, each.name, "head_dim")]
-    if stated:
-        facts.insert(0, each.fact("partial_rotary_factor", value=factor))
+    facts = (each.fact("partial_rotary_factor", value=factor), of_attention(parts, each.name, "head_dim"))
     return finding(
         CODE,
         f"head_dim {head_dim} x partial_rotary_factor {number(factor)} = {number(float(each.width))} channels to rotate"
         f" in {each.name}; it must be an even whole number",
-        facts[0],
-        facts[1:],
+        *own_first(*facts),
         _advice(head_dim),
     )
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from draftc.spec.diagnostic import Code, Diagnostic, Severity
 from draftc.spec.parts import Parts
-from draftc.spec.rules.base import distinct, finding, number
+from draftc.spec.rules.base import distinct, finding, number, own_first
 from draftc.spec.rules.ropes import scaled
 
 CODE = Code("DC276", "yarn-betas-reversed", Severity.ERROR)
@@ -20,12 +20,11 @@ def _findings(parts: Parts) -> Iterator[Diagnostic]:
     for each in scaled(parts, "yarn"):
         fast, slow = each.given("beta_fast") or FAST, each.given("beta_slow") or SLOW
         if fast < slow:
-            stated = [key for key in ("beta_fast", "beta_slow") if each.states(key)]
-            facts = [each.scaling_fact(key) for key in stated]
+            both = each.states("beta_fast") and each.states("beta_slow")
+            facts = (each.fact("scaling", "beta_fast", value=fast), each.fact("scaling", "beta_slow", value=slow))
             yield finding(
                 CODE,
                 f"beta_fast {number(fast)} is below beta_slow {number(slow)}",
-                facts[0],
-                facts[1:],
-                "swap them" if len(stated) == 2 else f"state both; the defaults are {FAST} and {SLOW}",
+                *own_first(*facts),
+                "swap them" if both else f"state both; the defaults are {FAST} and {SLOW}",
             )

@@ -8,6 +8,7 @@ from draftc.spec.layout import Gqa, Mla, Rope, RopeScaling, RopeType
 from draftc.spec.nodes import Pointer
 from draftc.spec.parts import Parts
 from draftc.spec.rules.base import Fact
+from draftc.spec.span import Origin
 
 TOP: Pointer = ("rope",)
 
@@ -35,8 +36,9 @@ class Turned:
         return int(self.width) // 2 if self.width.denominator == 1 and self.width % 2 == 0 else None
 
     def fact(self, *key: str, value: object) -> Fact:
-        """A value written in the rope."""
-        return Fact(key[-1], value, self.parts.span(*self.place, *key))
+        """A value of the rope, which may be a default."""
+        origin = None if self.parts.states(*self.place, *key) else Origin("default")
+        return Fact(key[-1], value, self.parts.span(*self.place, *key), origin, owner="rope.")
 
 
 @dataclass(frozen=True)
