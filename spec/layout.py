@@ -207,7 +207,7 @@ class Consumer:
     """An engine that the draft is to be served on."""
 
     name: str
-    tensor_parallel_size: int | None = None
+    tensor_parallel_size: int = 1
 
 
 @dataclass(frozen=True, slots=True)
