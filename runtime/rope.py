@@ -10,11 +10,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .rope_scaling import frequencies_at_length, scaled_frequencies
+from draftc.runtime.rope_scaling import Scaling, frequencies_at_length, scaled_frequencies
 
 Rope = tuple[Tensor, Tensor]
 
-frequency_memo: dict[tuple, tuple[Tensor, Tensor | None, float]] = {}
+frequency_memo: dict[tuple[object, torch.device], tuple[Tensor, Tensor | None, float]] = {}
 
 
 class Turn(NamedTuple):
@@ -29,13 +29,8 @@ class Turn(NamedTuple):
     style: str
     dim: int
     theta: float
-    scaling: tuple[tuple[str, object], ...] | None = None
+    scaling: Scaling | None = None
     max_position_embeddings: int = 0
-
-    @property
-    def rope_type(self) -> str:
-        """The scaling's name in transformers; "default" without one."""
-        return str(dict(self.scaling or ()).get("rope_type", "default"))
 
 
 def base_frequencies(turn: Turn, device: torch.device) -> tuple[Tensor, Tensor | None, float]:
@@ -69,10 +64,11 @@ def call_frequencies(turn: Turn, positions: Tensor) -> tuple[Tensor, float]:
     the two agree while the length of the calls does not shrink, as in one generation.
     """
     frequencies, beyond, factor = kept_frequencies(turn, positions.device)
+    keys = dict(turn.scaling or ())
     if beyond is not None:
-        original = dict(turn.scaling)["original_max_position_embeddings"]
-        return torch.where(positions.max() + 1 > original, beyond, frequencies), factor
-    if turn.rope_type == "dynamic":
+        length = positions.max() + 1
+        return torch.where(length > keys["original_max_position_embeddings"], beyond, frequencies), factor
+    if turn.scaling is not None and keys["rope_type"] == "dynamic":
         length = positions.max() + 1
         fields = turn.dim, turn.theta, turn.scaling, turn.max_position_embeddings
         return frequencies_at_length(*fields, length), factor

@@ -1,8 +1,12 @@
 """Scaled rope frequencies as transformers computes them: linear, dynamic, yarn, longrope, llama3, proportional."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+Scaling = tuple[tuple[str, Any], ...]
 
 
 class RopeScalingError(ValueError):
@@ -12,7 +16,7 @@ class RopeScalingError(ValueError):
 class RopeFacts:
     """What transformers' rope functions read of a configuration, for one head of `dim` turned channels."""
 
-    def __init__(self, dim: int, theta: float, scaling: tuple[tuple[str, object], ...], longest: int) -> None:
+    def __init__(self, dim: int, theta: float, scaling: Scaling, longest: int) -> None:
         self.head_dim = dim
         self.hidden_size = dim
         self.num_attention_heads = 1
@@ -43,7 +47,7 @@ def init_frequencies(facts: RopeFacts, device: torch.device, length: Tensor | in
 def scaled_frequencies(
     dim: int,
     theta: float,
-    scaling: tuple[tuple[str, object], ...],
+    scaling: Scaling,
     max_position_embeddings: int,
     device: torch.device,
 ) -> tuple[Tensor, Tensor | None, float]:
@@ -63,7 +67,7 @@ def scaled_frequencies(
 def frequencies_at_length(
     dim: int,
     theta: float,
-    scaling: tuple[tuple[str, object], ...],
+    scaling: Scaling,
     max_position_embeddings: int,
     length: Tensor,
 ) -> Tensor:

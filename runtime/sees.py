@@ -1,5 +1,6 @@
 """Who sees whom: the one predicate from which every mask is made, dense or in tiles, in training and in decoding."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from torch import Tensor
@@ -16,6 +17,12 @@ class Queries(NamedTuple):
     anchor: Tensor
     position: Tensor
     start: Tensor | None
+
+
+def queries_like(query: Queries, change: Callable[[Tensor], Tensor]) -> Queries:
+    """`query` with `change` applied to every field that is there."""
+    start = None if query.start is None else change(query.start)
+    return Queries(change(query.block), change(query.anchor), change(query.position), start)
 
 
 class Keys(NamedTuple):

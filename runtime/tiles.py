@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
-from draftc.runtime.sees import Keys, Queries, sees
+from draftc.runtime.sees import Keys, Queries, queries_like, sees
 
 TILE = 128
 FAR = 2**31 - 1  # what the position that nobody sees becomes in 32 bits
@@ -107,8 +107,7 @@ def tile_mask(query: Queries, key: Keys, rows: int, size: int, window: int | Non
     `query` has fields of `[B, Q]`; `key.block` is `[K]` and `key.position` `[B, K]`. The lists of tiles are those that
     `create_block_mask` finds; where positions of a tile are not consecutive a tile may be listed as partial in vain.
     """
-    narrowed = (None if field is None else narrow(field) for field in query)
-    query = Queries(*narrowed)
+    query = queries_like(query, narrow)
     key = Keys(narrow(key.block), narrow(key.position))
     queries, keys = query.position.shape[1], key.position.shape[1]
     tiles, strips = -(-keys // TILE), -(-queries // TILE)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
-from draftc.runtime.sees import Keys, Queries, sees
+from draftc.runtime.sees import Keys, Queries, queries_like, sees
 from draftc.runtime.tiles import tile_mask
 
 NEVER = 2**63 - 1  # position of a row that nobody sees: no anchor is behind it
@@ -108,7 +108,7 @@ class Visibility:
 
     def dense(self, window: int | None, is_causal: bool, rows: int) -> Tensor:
         """The predicate as bool `[B, 1, Q, rows + Q]`, True where a query may attend."""
-        query = Queries(*(None if field is None else field[..., None] for field in self.queries()))
+        query = queries_like(self.queries(), lambda field: field[..., None])
         key = self.keys(rows)
         return sees(query, Keys(key.block, key.position[:, None]), window, is_causal)[:, None]
 

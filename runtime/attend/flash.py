@@ -30,5 +30,5 @@ def attend_flash(q: Tensor, k: Tensor, v: Tensor, view: View, scale: float) -> T
     q, k = F.pad(q, (0, widest - width)), F.pad(k, (0, widest - width))
     v = F.pad(v, (0, widest - value_width))
     rows = (x.transpose(1, 2) for x in (q, k, v))
-    out = flash_kernel()(*rows, dropout_p=view.dropout, softmax_scale=scale, window_size=tuple(band))
+    out: Tensor = flash_kernel()(*rows, dropout_p=view.dropout, softmax_scale=scale, window_size=tuple(band))
     return out.transpose(1, 2)[..., :value_width]

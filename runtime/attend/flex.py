@@ -19,20 +19,21 @@ def compiled_flex() -> Any:
     return torch.compile(flex_attention, fullgraph=True)
 
 
-def fused_flex(*tensors: Tensor, **options: Any) -> Tensor:
+def fused_flex(q: Tensor, k: Tensor, v: Tensor, mask: BlockMask | None, scale: float, grouped: bool) -> Tensor:
     """Flex attention as one kernel. Beyond the compiler's usual 8 variants it would raise."""
     with torch._dynamo.config.patch(recompile_limit=FLEX_VARIANTS):
-        return compiled_flex()(*tensors, **options)
+        out: Tensor = compiled_flex()(q, k, v, block_mask=mask, scale=scale, enable_gqa=grouped)
+        return out
 
 
-def plain_flex(*tensors: Tensor, **options: Any) -> Tensor:
+def plain_flex(q: Tensor, k: Tensor, v: Tensor, mask: BlockMask | None, scale: float, grouped: bool) -> Tensor:
     """Flex attention without a kernel of its own: inside a compiled region, or in plain operations on CPU."""
     if torch.compiler.is_compiling():
-        return flex_attention(*tensors, **options)
+        return flex_attention(q, k, v, block_mask=mask, scale=scale, enable_gqa=grouped)
     with warnings.catch_warnings():
         # It warns that all scores are held in memory, which is what a CPU run asks for.
         warnings.filterwarnings("ignore", message="flex_attention called without torch.compile")
-        return flex_attention(*tensors, **options)
+        return flex_attention(q, k, v, block_mask=mask, scale=scale, enable_gqa=grouped)
 
 
 def attend_flex(q: Tensor, k: Tensor, v: Tensor, view: View, scale: float) -> Tensor:
@@ -46,4 +47,4 @@ def attend_flex(q: Tensor, k: Tensor, v: Tensor, view: View, scale: float) -> Te
         raise ViewError(f"flex drops no attention weights; dropout is {view.dropout}")
     plain = torch.compiler.is_compiling() or q.device.type == "cpu"
     run = plain_flex if plain else fused_flex
-    return run(q, k, v, block_mask=view.mask, scale=scale, enable_gqa=k.shape[1] != q.shape[1])
+    return run(q, k, v, view.mask, scale, k.shape[1] != q.shape[1])
