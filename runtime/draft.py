@@ -67,13 +67,15 @@ class DraftModel(PreTrainedModel):
     A subclass names its layers (`layer_classes`, one callable without arguments per layer) and, for each phase
     (`training`, `decoding`) and device type, the backend of each layer (`backends`). `available` names further backends
     that its operations can run. Overrides, strongest first: the environment's `DRAFTC_BACKEND` (read when the model is
-    built), `attn_implementation`.
+    built), `attn_implementation`. A stack whose recurrent layers read context sets `plan_scan` to `plan_states`, and
+    its layers share one plan per call; otherwise each makes its own.
     """
 
     config_class = DraftConfig
     layer_classes: ClassVar[tuple[Callable[[], nn.Module], ...]] = ()
     backends: ClassVar[Mapping[tuple[str, str], tuple[str, ...]]] = {}
     available: ClassVar[tuple[str, ...]] = ()
+    plan_scan: ClassVar[Callable[..., tuple] | None] = None
 
     main_input_name = "noise_embeds"
     supports_gradient_checkpointing = True
@@ -113,20 +115,21 @@ class DraftModel(PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Give `module` its first weights; what was loaded stays, which `transformers.initialization` sees to."""
-        std = self.config.initializer_range
-        if isinstance(module, nn.Linear | nn.Conv1d):
-            init.normal_(module.weight, std=std)
-            if module.bias is not None:
-                init.zeros_(module.bias)
-        elif isinstance(module, RMSNorm):
-            init.ones_(module.weight)
-        elif module is self and self.owns_head:
-            init.zeros_(self.d2t)
-            init.zeros_(self.t2d)
-        if isinstance(getattr(module, "A_log", None), nn.Parameter):
-            init.copy_(module.A_log, torch.empty_like(module.A_log).uniform_(1, 16).log_())
-            init.zeros_(module.dt_bias)
+        """Give `module` its first weights: norms one, biases zero, matrices normal, KDA's decay rates log U(1, 16).
+
+        What was loaded stays, which `transformers.initialization` sees to. Maps of a reduced vocabulary start empty.
+        """
+        for name, parameter in module.named_parameters(recurse=False):
+            if name == "A_log":
+                init.copy_(parameter, torch.empty_like(parameter).uniform_(1, 16).log_())
+            elif name in ("bias", "dt_bias"):
+                init.zeros_(parameter)
+            elif parameter.ndim == 1:
+                init.ones_(parameter)
+            else:
+                init.normal_(parameter, std=self.config.initializer_range)
+        for buffer in module.buffers(recurse=False):
+            init.zeros_(buffer)
 
     @classmethod
     def _can_set_attn_implementation(cls) -> bool:
@@ -254,11 +257,21 @@ class DraftModel(PreTrainedModel):
         """What each layer may see, for the backend that runs it."""
         names = self.layer_backends(phase, context.device.type)
         dropout = self.config.attention_dropout if self.training else 0.0
+        plan = self.scan_plan(rows, context, phase)
         views = []
         for layer, memory, name in zip(self.layers, layer_memories, names, strict=True):
             kept = memory.get_mask_sizes(context.shape[1])[0]
-            views.append(rows.visibility.view(layer.window, layer.is_causal, kept, name, dropout))
+            view = rows.visibility.view(layer.window, layer.is_causal, kept, name, dropout)
+            views.append(view._replace(plan=plan) if layer.memory == "state" else view)
         return views
+
+    def scan_plan(self, rows: Rows, context: Tensor, phase: str) -> tuple | None:
+        """How to reach the states before all anchors; None where no layer asks. Training brings anchors to the host."""
+        if self.plan_scan is None:
+            return None
+        batch, length = context.shape[:2]
+        anchors = rows.anchors.tolist() if phase == "training" else [[length]] * batch
+        return self.plan_scan(anchors, length, context.device)
 
     def logits(self, hidden: Tensor, lm_head: nn.Module | None = None) -> Tensor:
         """Logits `[B, Q, V_draft]` of `hidden`, the model's output, scaled and capped as the configuration says.

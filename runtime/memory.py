@@ -133,6 +133,12 @@ class StatelessLayer(LinearAttentionLayer):
     def crop(self, tokens_to_remove: int) -> None:
         """Nothing to drop."""
 
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Nothing to repeat."""
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Nothing to select."""
+
 
 Memory = NoMemory | RecurrentMemory | CacheLayerMixin
 
