@@ -140,8 +140,9 @@ def assemble(layout: Layout, options: Options | None = None) -> Program:
     """Build, trace and share the layers of `layout`.
 
     Modules of equal classes, constants and parameter shapes have equal bodies: they share one unit, under the name of
-    the first attention of the stack that needs it. Layer units differ in their facts as well, so that `near`, which
-    only adds a window to `context`, gets `NearLayer` but uses `ContextAttention`.
+    the first attention of the stack that needs it (attentions must also turn as many channels). Layer units differ in
+    their facts as well, so that `near`, which only adds a window to `context`, gets `NearLayer` but uses
+    `ContextAttention`.
     Raises `UnsupportedError` (not built yet) or `UntraceableError`.
     """
     parts = build(layout)
@@ -213,7 +214,7 @@ class _Sharing:
 
     def _attention(self, part: Part) -> Unit:
         module = part.module.get_submodule("self_attn")
-        key = ("attention", signature(module))
+        key = ("attention", signature(module), part.facts.turn and part.facts.turn.dim)
         if key not in self._units:
             name, doc = f"{class_name(part.spec.name)}Attention", describe_attention(part.spec.attention)
             unit = self._unit(name, "attention", doc, module, trace(module, f"{_path(part)}.self_attn"), prune=True)

@@ -91,8 +91,12 @@ def kda_states(
     _require_recurrence(k, v, decay, beta, A_log, dt_bias)
     batch, _, heads, width = k.shape
     require(state.shape == (batch, heads, width, width), f"state {state} of keys {k}")
-    wide = promoted(decay, TensorValue((), "float32"))
-    return TensorValue((batch * anchors.shape[1], heads, width, width), wide)
+    return TensorValue((batch * anchors.shape[1], heads, width, width), _wide(decay))
+
+
+def _wide(x: TensorValue) -> str:
+    """The dtype of a state that rows like `x` make."""
+    return promoted(x, TensorValue((), "float32"))
 
 
 def _require_recurrence(
@@ -110,9 +114,10 @@ def update(memory: Opaque, k: TensorValue, v: TensorValue) -> Value:
 
 
 def recall(memory: Opaque, context: TensorValue, tail: int, heads: int, dim: int) -> Value:  # noqa: ARG001
-    """The last `tail` rows that were read, and the state after them, at least float32 where it was kept."""
+    """The last `tail` rows that were read, and the state after them, at least float32."""
     batch, _, width = context.shape
-    return context.with_shape(batch, tail, width), context.with_shape(batch, heads, dim, dim)
+    state = context.with_shape(batch, heads, dim, dim)
+    return context.with_shape(batch, tail, width), TensorValue(state.shape, _wide(context))
 
 
 def commit(memory: Opaque, states: TensorValue, read: TensorValue, tail: int, rows: Dim) -> TensorValue:  # noqa: ARG001
