@@ -56,8 +56,9 @@ def _require_before(entry: Pass, names: list[str]) -> None:
 def _run(entry: Pass, number: int, program: Program) -> PassReport:
     before, start = program.operations, perf_counter()
     report = entry.run(program)
-    seconds, after = perf_counter() - start, program.operations
+    seconds = perf_counter() - start
     if "verify" not in program.options.disable:
         verify(program, after=entry.name)
+    after = program.operations
     log.info("pass %d %s: %.1f ms, %s", number, entry.name, seconds * 1e3, "; ".join(report.notes) or "no change")
     return replace(report, number=number, seconds=seconds, before=before, after=after, changed=before != after)
