@@ -1,5 +1,7 @@
 """Dense drafts equal transformers' own DFlash draft. Its windows are inclusive both ways: its W is our W + 1."""
 
+import inspect
+
 import pytest
 import torch
 from transformers import MuseGlimmerAssistantConfig, MuseGlimmerAssistantModel
@@ -10,6 +12,8 @@ from draftc.runtime.draft import DraftModel
 from tests.oracles.outside import assert_equal, assert_same_gradients, widen_norms
 from tests.runtime.drafts import Dense, dense_draft, gradients, scrambled, streams
 
+# transformers 5.19 calls it past_key_values.
+CACHE = "cache" if "cache" in inspect.signature(MuseGlimmerAssistantModel.forward).parameters else "past_key_values"
 RENAMED = {"encoder.fc.": "fc.", "encoder.output_norm_enc.": "hidden_norm."}
 STACKS = {"full": (None, None), "sliding": (4, 4), "mixed": (2, None, 2)}
 
@@ -67,7 +71,7 @@ def test_steps_with_a_cache(stack: str, chunks: tuple[int, ...]) -> None:
         positions = torch.arange(past, past + rows + 4)[None]
         fed = {"noise_embeds": noise, "context_hidden_states": taps, "position_ids": positions}
         with torch.no_grad():
-            want, got = theirs(**fed, cache=his), ours(**fed, cache=mine)
+            want, got = theirs(**fed, **{CACHE: his}), ours(**fed, cache=mine)
         assert_equal(got.last_hidden_state, want.last_hidden_state)
         past += rows
 
@@ -78,7 +82,7 @@ def test_gradients() -> None:
     cache = DFlashCache(config=theirs.config)
     cache.set_previous_accepted_tokens(7)
     positions = torch.arange(11)[None]
-    want = theirs(noise, taps, position_ids=positions, cache=cache).last_hidden_state
+    want = theirs(noise, taps, position_ids=positions, **{CACHE: cache}).last_hidden_state
     got = ours(noise, taps).last_hidden_state
     assert_equal(got, want)
     expected = {our_name(name): value for name, value in gradients(want, theirs, noise, taps).items()}

@@ -22,7 +22,7 @@ STACKS = {
     "window-1": (Dense(window=1), Dense(window=1, is_causal=True)),
     "causal": (Dense(is_causal=True),),
     "no-rope": (Dense(rope_style=None), SLIDING),
-    "interleaved-gated-biased": (
+    "all-options": (
         Dense(rope_style="interleaved", rotated=4, gate=True, bias=True, qk_norm=False),
         SLIDING,
     ),
