@@ -1,11 +1,15 @@
 """The rules give every node the sizes and dtype that torch gives it, and misfits are said at the author's statement."""
 
+import operator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, fx, nn
 
+from draftc.api import load
 from draftc.compiler.dims import Dim, Lengths, as_dim, symbols
 from draftc.compiler.errors import InternalError, ShapeError
 from draftc.compiler.passes.annotate import Annotate
@@ -16,11 +20,13 @@ from draftc.compiler.shapes.values import MisfitError, TensorValue
 from draftc.compiler.trace import trace
 from draftc.runtime.memory import NoMemory
 from draftc.runtime.visibility import View
+from draftc.spec.layout import Dflash, Layout
 from tests.compiler.support import ATTENTIONS, layout, qwen3_8b
 
 B, N, Q, C, P = symbols(16)
 LENGTHS = Lengths(batch=1009, blocks=101, context=1_013, past=503)
 FP32 = ("A_log", "dt_bias")
+LAYOUTS = Path(__file__).parents[2] / "spec" / "layouts"
 
 
 class Kept(NoMemory):
@@ -95,11 +101,11 @@ def concrete(node: fx.Node, keeps: bool) -> Any:
     return made if isinstance(pairs[1], tuple) else made[0]
 
 
-def annotated(name: str, dtype: str = "bfloat16") -> Program:
-    program = assemble(layout(name, block_size=16, dtype=dtype))
+def annotated(made: Layout) -> Program:
+    program = assemble(made)
     Annotate().run(program)
     for unit in program.units:
-        unit.module.to(getattr(torch, dtype))
+        unit.module.to(getattr(torch, made.dtype))
         for key, parameter in unit.module.named_parameters():
             if key.split(".")[-1] in FP32:
                 parameter.data = parameter.data.float()
@@ -109,13 +115,26 @@ def annotated(name: str, dtype: str = "bfloat16") -> Program:
 @pytest.mark.parametrize("name", ATTENTIONS)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_rules_agree_with_meta_tensors_on_every_node(name: str, dtype: str) -> None:
-    program = annotated(name, dtype)
-    watching = Watching(program.unit(program.stack[0]), program)
-    inputs = watching.unit.graph.find_nodes(op="placeholder")
-    with torch.no_grad():
-        watching.run(*(concrete(node, program.facts[0].memory == "keys") for node in inputs))
-    described_nodes = [node for unit in program.units for node in unit.graph.nodes if node.meta["dtype"]]
-    assert watching.compared >= len(described_nodes)
+    assert_nodes_agree(annotated(layout(name, block_size=16, dtype=dtype)))
+
+
+@pytest.mark.parametrize("path", sorted(LAYOUTS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_rules_agree_on_every_shipped_layout(path: Path) -> None:
+    """Block size is one of the compared constants, so it is the same everywhere; heads of families are no layers."""
+    assert_nodes_agree(annotated(replace(load(path), family=Dflash(), block_size=16)))
+
+
+def assert_nodes_agree(program: Program) -> None:
+    """Run each layer class on meta tensors of prime sizes and compare all of its nodes, those of its parts included."""
+    for unit in program.units:
+        if unit.kind == "layer":
+            watching = Watching(unit, program)
+            inputs = unit.graph.find_nodes(op="placeholder")
+            with torch.no_grad():
+                watching.run(*(concrete(node, unit.facts.memory == "keys") for node in inputs))
+            reached = [unit, *(program.unit(name) for name in unit.parts.values())]
+            noted = [node.meta["dtype"] for part in reached for node in part.graph.nodes if node.meta["dtype"]]
+            assert watching.compared == sum(len(dtype) if isinstance(dtype, tuple) else 1 for dtype in noted)
 
 
 def test_names_at_the_width_of_qwen3_8b() -> None:
@@ -272,12 +291,12 @@ INDICES = [
 
 @pytest.mark.parametrize("index", INDICES, ids=str)
 def test_indexing_agrees_with_torch(index: tuple) -> None:
-    rule = FUNCTIONS[__import__("operator").getitem]
+    rule = FUNCTIONS[operator.getitem]
     assert described(rule(value(5, 4, 3), index)) == described(torch.zeros(5, 4, 3)[index])
 
 
 def test_indexing_in_letters() -> None:
-    rule = FUNCTIONS[__import__("operator").getitem]
+    rule = FUNCTIONS[operator.getitem]
     assert rule(value(B, C + 3, 8), (slice(None), slice(3, None))) == value(B, C, 8)
     assert rule(value(B, C, 8), (slice(None), slice(None, -3))) == value(B, C - 3, 8)
 
@@ -302,7 +321,7 @@ def test_method_rules_refuse_what_torch_refuses(name: str, arguments: tuple) -> 
 
 
 def test_half_floats_meet_in_float32() -> None:
-    add = FUNCTIONS[__import__("operator").add]
+    add = FUNCTIONS[operator.add]
     assert add(value(5, dtype="bfloat16"), value(5, dtype="float16")).dtype == "float32"
     assert add(value(5, dtype="bfloat16"), value(5, dtype="float32")).dtype == "float32"
     assert add(value(5, dtype="bfloat16"), 1.5).dtype == "bfloat16"
