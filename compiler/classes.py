@@ -56,13 +56,13 @@ def print_class(unit: Unit) -> Printed:
 
 
 def docstring(text: str, indent: int) -> str:
-    """Return `text` as a docstring on lines of at most 120 columns, first sentence first."""
+    """Return `text` as a docstring; what does not fit on its line becomes a summary, up to the colon, and a body."""
     pad = " " * indent
     if indent + len(text) + 6 <= LINE_LENGTH:
         return f'{pad}"""{text}"""\n'
-    lines = textwrap.wrap(text, LINE_LENGTH - indent - 3)
-    body = "\n".join(f"{pad}{line}" for line in lines[1:])
-    return f'{pad}"""{lines[0]}\n{body}\n{pad}"""\n'
+    summary, _, rest = text.partition(": ")
+    body = textwrap.fill(rest[:1].upper() + rest[1:], LINE_LENGTH, initial_indent=pad, subsequent_indent=pad)
+    return f'{pad}"""{summary}.\n\n{body}\n{pad}"""\n'
 
 
 def _head(unit: Unit) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import draftc
 from draftc.compiler.classes import Printed, print_class
 from draftc.compiler.config_json import config_json, config_values
-from draftc.compiler.dispatch import ALWAYS, held_backends, narrowed_operations
+from draftc.compiler.dispatch import held_backends, narrowed_operations
 from draftc.compiler.errors import InternalError
 from draftc.compiler.imports import Import, import_block
 from draftc.compiler.linker import Linked, link
@@ -119,7 +119,7 @@ def _imports(linked: Linked, printed: Iterable[Printed], names: Names) -> set[Im
 
 def _model_attributes(program: Program, held: tuple[str, ...]) -> list[str]:
     """The class attributes of the model that depend on the stack and its backends."""
-    table = backend_table(program)
+    table = program.table
     chosen = {name for names in table.values() for name in names}
     available = tuple(name for name in held if name not in chosen)
     values: dict[str, Piece] = {
@@ -128,15 +128,6 @@ def _model_attributes(program: Program, held: tuple[str, ...]) -> list[str]:
         "available = ": literal(available),
     }
     return [head + laid_out(piece, 4, 4 + len(head)) for head, piece in values.items()]
-
-
-def backend_table(program: Program) -> Mapping[tuple[str, str], tuple[str, ...]]:
-    """The backend of every layer by phase and device: what selection chose, else what always works."""
-    if program.table:
-        return dict(program.table.items())
-    operations = ["kda" if facts.memory != "keys" else "attend" for facts in program.facts]
-    names = tuple(ALWAYS[operation][0] for operation in operations)
-    return {("training", "cpu"): names, ("decoding", "cpu"): names}
 
 
 def _require_distinct(names: Iterable[str]) -> None:

@@ -81,11 +81,12 @@ def _function(target: Callable[..., Any], node: fx.Node, lookup: Lookup) -> Expr
     if target in BINARY:
         return _binary(*BINARY[target], node, lookup)
     if target is operator.pow:
-        left, right = (_value(part, lookup) for part in node.args)
-        star = "**" if _is_simple(left.text) and _is_simple(right.text) else " ** "
-        return Expression(f"{left.within(ATOM)}{star}{right.within(UNARY)}", POWER)
+        left, right = _value(node.args[0], lookup).within(ATOM), _value(node.args[1], lookup).within(UNARY)
+        star = "**" if _is_simple(left) and _is_simple(right) else " ** "
+        return Expression(f"{left}{star}{right}", POWER)
     if target in PREFIX:
-        return Expression(PREFIX[target] + _value(node.args[0], lookup).within(UNARY), UNARY)
+        inner = _value(node.args[0], lookup)
+        return Expression(PREFIX[target] + inner.within(ATOM if inner.binding == POWER else UNARY), UNARY)
     kwargs = {key: value for key, value in node.kwargs.items() if not _is_default(target, key, value)}
     return Expression(f"{function_name(target)}({_arguments(node.args, kwargs, lookup)})")
 

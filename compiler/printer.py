@@ -27,14 +27,26 @@ class Line:
     folded: tuple[fx.Node, ...]
 
     @property
-    def text(self) -> str:
+    def commented(self) -> str:
         """Code and comment."""
         return f"{self.code}  # {self.shape}" if self.shape else self.code
 
     @property
-    def is_too_long(self) -> bool:
-        """Whether the code, or code and comment behind the indentation of a method, pass their limits."""
-        return len(self.code) > CODE_LENGTH or INDENT + len(self.text) > LINE_LENGTH
+    def fits(self) -> bool:
+        """Whether code and comment stay within the line behind the indentation of a method."""
+        return INDENT + len(self.commented) <= LINE_LENGTH
+
+    @property
+    def text(self) -> str:
+        """Code with its comment, unless only the code fits."""
+        return self.commented if self.fits else self.code
+
+    @property
+    def longest_part(self) -> fx.Node | None:
+        """Of a line that is too long, the folded node with the longest text: it most deserves a line of its own."""
+        if self.fits and len(self.code) <= CODE_LENGTH:
+            return None
+        return max(self.folded, key=lambda node: len(_whole(node).text), default=None)
 
 
 def body_lines(graph: fx.Graph) -> tuple[str, ...]:
@@ -42,15 +54,10 @@ def body_lines(graph: fx.Graph) -> tuple[str, ...]:
     apart: set[fx.Node] = set()
     while True:
         lines = tuple(_Writer(graph, apart).lines())
-        longest = next((_longest_part(line) for line in lines if line.is_too_long and line.folded), None)
+        longest = next((line.longest_part for line in lines if line.longest_part is not None), None)
         if longest is None:
             return tuple(line.text for line in lines)
         apart.add(longest)
-
-
-def _longest_part(line: Line) -> fx.Node:
-    """The folded node with the longest text of its own: the one that most deserves a name."""
-    return max(line.folded, key=lambda node: len(_whole(node).text))
 
 
 def _whole(node: fx.Node) -> Expression:
@@ -85,7 +92,7 @@ class _Writer:
         folded = tuple(part for source in node.all_input_nodes for part in self.parts_of(source))
         if self.folds(node):
             self.waiting[node] = found
-            self.parts[node] = (*folded, node)
+            self.parts[node] = (*folded, node) if node.op != "get_attr" else ()
             return
         results = unpacked(node)
         if results:
@@ -120,8 +127,10 @@ class _Writer:
 
     def folds(self, node: fx.Node) -> bool:
         """Whether the only use of `node` is in the same statement, or is to be returned without a name."""
-        if node in self.apart or len(node.users) != 1 or unpacked(node):
-            return node.op == "get_attr" and bool(node.users)
+        if node.op == "get_attr":
+            return bool(node.users)
+        if node in self.apart or mentions(node) != 1 or unpacked(node):
+            return False
         user = next(iter(node.users))
         if user.op == "output":
             return not roles_of(node)
@@ -174,6 +183,14 @@ def unpacked(node: fx.Node) -> tuple[fx.Node, ...]:
 def _is_item(user: fx.Node, node: fx.Node) -> bool:
     is_item = user.op == "call_function" and getattr(user.target, "__name__", "") == "getitem"
     return is_item and statement_of(user) == statement_of(node) and isinstance(user.args[1], int)
+
+
+def mentions(node: fx.Node) -> int:
+    """How often the inputs of other nodes mention `node`."""
+    found: list[fx.Node] = []
+    for user in node.users:
+        fx.node.map_arg((user.args, user.kwargs), found.append)
+    return found.count(node)
 
 
 def statement_of(node: fx.Node) -> int | None:

@@ -109,9 +109,10 @@ def backend_table(program: Program) -> str:
     """The chosen backends by phase and device, with the reasons why better ones were passed over."""
     rows = []
     for (phase, device), names in program.table.items():
-        choices = [program.choices[layer, phase, device] for layer in range(len(names))]
+        made = [program.choices.get((layer, phase, device)) for layer in range(len(names))]
+        choices = [choice for choice in made if choice is not None]
         rows.append((phase, device, ", ".join(f"`{name}`" for name in dict.fromkeys(names)), reasons(choices)))
-    return table(("phase", "device", "backends", "passed over"), rows) if rows else "No backend was selected."
+    return table(("phase", "device", "backends", "passed over"), rows)
 
 
 def reasons(choices: Iterable[Choice]) -> str:
