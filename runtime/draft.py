@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +31,7 @@ SILENT_NAMES = ("use_cache", "return_dict", "is_causal", "cache_position")
 ATTENTION_WORDS = {"flex_attention": "flex", "flash_attention_2": "flash", "flash_attention_3": "flash"}
 
 
-def named_inputs(given: Mapping[str, object], others: Mapping[str, object]) -> dict[str, object]:
+def named_inputs(given: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
     """Merge arguments under other libraries' names into `given`; raise `TypeError` for an unknown or a doubled name."""
     merged = dict(given)
     for name, value in others.items():
@@ -75,7 +75,7 @@ class DraftModel(PreTrainedModel):
     layer_classes: ClassVar[tuple[Callable[[], nn.Module], ...]] = ()
     backends: ClassVar[Mapping[tuple[str, str], tuple[str, ...]]] = {}
     available: ClassVar[tuple[str, ...]] = ()
-    plan_scan: ClassVar[Callable[..., tuple] | None] = None
+    plan_scan: ClassVar[Callable[..., tuple[Any, ...]] | None] = None
 
     main_input_name = "noise_embeds"
     supports_gradient_checkpointing = True
@@ -183,8 +183,8 @@ class DraftModel(PreTrainedModel):
             TypeError: an argument that no draft takes.
 
         """
-        given = {"noise_embeds": noise_embeds, "context_hidden_states": context_hidden_states, "cache": cache}
-        given = named_inputs({**given, "anchors": anchors}, others)
+        own = {"noise_embeds": noise_embeds, "context_hidden_states": context_hidden_states, "cache": cache}
+        given = named_inputs({**own, "anchors": anchors}, others)
         anchors, cache = given["anchors"], given["cache"]
         block, context = self.enter(given["noise_embeds"], given["context_hidden_states"], "noise_embedding" in others)
         self.require_replayable(cache, anchors)
@@ -265,7 +265,7 @@ class DraftModel(PreTrainedModel):
             views.append(view._replace(plan=plan) if layer.memory == "state" else view)
         return views
 
-    def scan_plan(self, rows: Rows, context: Tensor, phase: str) -> tuple | None:
+    def scan_plan(self, rows: Rows, context: Tensor, phase: str) -> tuple[Any, ...] | None:
         """How to reach the states before all anchors; None where no layer asks. Training brings anchors to the host."""
         if self.plan_scan is None:
             return None
