@@ -8,7 +8,8 @@ from draftc.spec.layout import Layout
 from draftc.spec.sources import open_source
 
 if TYPE_CHECKING:
-    from draftc.compiler.program import CompiledDraft
+    from draftc.compiler.api import CompiledDraft
+    from draftc.compiler.program import Options
 
 __all__ = ["check", "compile", "load"]
 
@@ -37,12 +38,12 @@ def load(layout: str | Path) -> Layout:
     return check(layout).require()
 
 
-def compile(layout: "str | Path | Layout", *, opt: int = 1, backend: str | None = None) -> "CompiledDraft":  # noqa: A001
+def compile(layout: "str | Path | Layout", options: "Options | None" = None) -> "CompiledDraft":  # noqa: A001
     """Compile a layout, given as for `check` or already loaded; nothing is instantiated.
 
-    `opt` 0 is the plain reference, 1 keeps its numbers, 2 may reorder sums. `backend` overrides the choice of
-    backends. Raises `LayoutError` for a layout with errors, `draftc.compiler.errors.CompileError` for one that cannot
-    be compiled, such as a backend that a layer refuses.
+    `options` (`draftc.compiler.program.Options`) hold the optimisation level, disabled passes, a forced backend, the
+    CUDA capability and packages to select for. Raises `LayoutError` for a layout with errors,
+    `draftc.compiler.errors.CompileError` for one that cannot be compiled, such as a backend that a layer refuses.
 
     >>> draft = compile("smollm2-135m-dflash")
     >>> draft.program.stack
@@ -51,6 +52,6 @@ def compile(layout: "str | Path | Layout", *, opt: int = 1, backend: str | None 
     from draftc.compiler import api
 
     if isinstance(layout, Layout):
-        return api.compile(layout, opt=opt, backend=backend)
+        return api.compile(layout, options)
     report = check(layout)
-    return api.compile(report.require(), opt=opt, backend=backend, text=report.text)
+    return api.compile(report.require(), options, text=report.text)

@@ -10,7 +10,8 @@ from draftc.commands.failure import Failure
 from draftc.commands.reading import layout_of
 
 if TYPE_CHECKING:
-    from draftc.compiler.program import CompiledDraft, Options
+    from draftc.compiler.api import CompiledDraft
+    from draftc.compiler.program import Options
 
 
 def compile_layout(

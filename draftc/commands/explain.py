@@ -23,7 +23,7 @@ def explain(
     try:
         found = page(code)
     except UnknownCodeError as error:
-        raise Failure(str(error), error.help) from None
+        raise Failure(str(error), "`draftc explain --list` names them all") from None
     if wants_color(sys.stdout):
         from rich.console import Console
         from rich.markdown import Markdown

@@ -11,7 +11,7 @@ from draftc.commands.failure import Failure
 from draftc.commands.reading import layout_of
 
 if TYPE_CHECKING:
-    from draftc.compiler.program import CompiledDraft
+    from draftc.compiler.api import CompiledDraft
     from draftc.spec.layout import Layout
 
 
