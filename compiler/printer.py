@@ -5,6 +5,7 @@ each line carries the shape of its value. A name is used again only when its ear
 would be too long gives its longest folded part a line of its own; the text is a fixed point of `ruff format`.
 """
 
+import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +14,7 @@ from torch import fx
 
 from draftc.compiler.expressions import Expression, arguments_text, expression
 from draftc.compiler.imports import LINE_LENGTH
+from draftc.compiler.pretty import Group, Piece, Prefixed, laid_out
 
 CODE_LENGTH = 100
 INDENT = 8
@@ -38,8 +40,10 @@ class Line:
 
     @property
     def text(self) -> str:
-        """Code with its comment, unless only the code fits."""
-        return self.commented if self.fits else self.code
+        """Code with its comment; without it where only the code fits, and on several lines where that does not."""
+        if self.fits:
+            return self.commented
+        return self.code if INDENT + len(self.code) <= LINE_LENGTH else _opened(self.code)
 
     @property
     def longest_part(self) -> fx.Node | None:
@@ -50,7 +54,7 @@ class Line:
 
 
 def body_lines(graph: fx.Graph) -> tuple[str, ...]:
-    """Return the lines of a forward that computes `graph`, without indentation."""
+    """Return the statements of a forward that computes `graph`, their first lines without indentation."""
     apart: set[fx.Node] = set()
     while True:
         lines = tuple(_Writer(graph, apart).lines())
@@ -62,6 +66,27 @@ def body_lines(graph: fx.Graph) -> tuple[str, ...]:
 
 def _whole(node: fx.Node) -> Expression:
     return expression(node, lambda found: Expression(found.name) if found.op == "placeholder" else _whole(found))
+
+
+def _opened(code: str) -> str:
+    """A statement that ends in a call, on several lines; all but the first are indented."""
+    value = getattr(ast.parse(code).body[0], "value", None)
+    if not isinstance(value, ast.expr):
+        return code
+    head = code[: value.col_offset]
+    return head + laid_out(_piece(value), INDENT, INDENT + len(head))
+
+
+def _piece(value: ast.expr) -> Piece:
+    """Calls and lists in the pieces that may be parted; anything else whole."""
+    match value:
+        case ast.Call(func=function, args=arguments, keywords=named):
+            keywords = tuple(Prefixed(f"{entry.arg}=", _piece(entry.value)) for entry in named)
+            return Group(f"{ast.unparse(function)}(", (*map(_piece, arguments), *keywords), ")")
+        case ast.List(elts=items):
+            return Group("[", tuple(map(_piece, items)), "]")
+        case _:
+            return ast.unparse(value)
 
 
 @dataclass

@@ -301,3 +301,16 @@ def test_a_line_of_names_alone_that_has_no_room_for_its_shape_goes_without():
     node = scratch.method("mix", x, *attributes, line=1, roles=("y",))
     node.meta["dims"] = ("B", "Q", 128)
     assert scratch.lines(node) == (f"y = x.mix(self.{'a' * 40}, self.{'b' * 40})", "return y")
+
+
+@pytest.mark.parametrize("count", [3, 5, 9])
+def test_a_call_with_no_part_to_name_is_opened_as_ruff_does(count):
+    scratch = Scratch()
+    x = scratch.input("x")
+    attributes = [scratch.graph.get_attr(f"{letter * 20}.weight") for letter in "abcdefghi"[:count]]
+    node = scratch.graph.call_function(torch.cat, (attributes,))
+    node.meta.update(statement=1, roles=("joined",))
+    whole = scratch.method("add", x, node, line=2, roles=("y",))
+    text = "class A:\n    def f(self, x):\n" + "".join(f"        {line}\n" for line in scratch.lines(whole))
+    assert max(map(len, text.splitlines())) <= 120
+    assert ruff_format(text) == text
