@@ -21,7 +21,12 @@ DEVICES: tuple[Device, ...] = ("cpu", "cuda")
 PLAIN: Mapping[Op, str] = {"attend": "eager", "kda": "kda_recurrent"}
 KINDS: tuple[UnitKind, ...] = ("attention", "mlp", "layer")
 # Names that a bundle imports or links in, and that a class of a layout's making could take.
-TAKEN = frozenset({"CacheLayer", "DynamicLayer", "DummyLayer", "DecoderLayer", "GradientCheckpointingLayer"})
+TAKEN = frozenset(
+    {
+        *("CacheLayer", "DecoderLayer", "DummyLayer", "DynamicLayer", "GradientCheckpointingLayer"),
+        *("LinearAttentionLayer", "StatelessLayer"),
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

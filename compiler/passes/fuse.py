@@ -12,6 +12,8 @@ from draftc.compiler.errors import InternalError
 from draftc.compiler.passes.annotate import Annotate
 from draftc.compiler.program import PassReport, Program, Unit
 
+MOST = 3
+
 
 class Fuse:
     """Join linear layers that read the same value.
@@ -23,8 +25,9 @@ class Fuse:
     and likewise for biases. Every output is the same sum of the same products; a matrix product of another width may
     add them in another order, so results agree to rounding. Weights stay where they are, in the module tree and in
     checkpoints: each forward joins copies, which costs one copy of the joined weights.
-    Requires: annotate. Ensures: no two unbiased, and no two biased, linear layers read the same value; nodes are
-    annotated.
+    At most three are joined at a time, so that a join stays a line of the emitted class.
+    Requires: annotate. Ensures: of the linear layers that read the same value, all with or all without a bias, at most
+    the last is left alone; all nodes are annotated.
     """
 
     name = "fuse"
@@ -40,7 +43,8 @@ class Fuse:
 
 def _fuse(unit: Unit) -> list[list[str]]:
     """Rewrite one unit; return the names of the layers of each join."""
-    groups = [group for group in _groups(unit) if len(group) > 1]
+    found = [group[start : start + MOST] for group in _groups(unit) for start in range(0, len(group), MOST)]
+    groups = [group for group in found if len(group) > 1]
     for group in groups:
         _join(unit, group)
     return [[str(node.target) for node in group] for group in groups]
@@ -63,11 +67,7 @@ def _join(unit: Unit, group: list[fx.Node]) -> None:
     names = [str(node.target) for node in group]
     with unit.graph.inserting_before(group[0]):
         parts = _product(unit, names, group[0].args[0])
-    roles = tuple(name.removesuffix("_proj") for name in names)
-    statement = _statement(unit)
-    for node in unit.graph.nodes:
-        if node not in known:
-            node.meta.update(statement=statement, roles=roles)
+    _state(unit, [node for node in unit.graph.nodes if node not in known], names)
     for node, part in zip(group, parts, strict=True):
         node.replace_all_uses_with(part)
         unit.graph.erase_node(node)
@@ -96,7 +96,15 @@ def _all(graph: fx.Graph, names: list[str], parameter: str) -> list[fx.Node]:
     return [graph.get_attr(f"{name}.{parameter}") for name in names]
 
 
-def _statement(unit: Unit) -> int:
-    """A number that no statement of the unit has: those of the author are lines, ours count down from -1."""
+def _state(unit: Unit, nodes: list[fx.Node], names: list[str]) -> None:
+    """Make two statements of the new nodes: `joined = F.linear(...)`, and the split that names the parts.
+
+    Statements of the author are lines of a file; ours count down from -1.
+    """
     taken: list[int] = [node.meta.get("statement", 0) for node in unit.graph.nodes]
-    return min(0, *taken) - 1
+    lowest = min(0, *taken)
+    first = next(number for number, node in enumerate(nodes) if node.target == "split")
+    for node in nodes[:first]:
+        node.meta.update(statement=lowest - 1, roles=("joined",))
+    for node in nodes[first:]:
+        node.meta.update(statement=lowest - 2, roles=tuple(name.removesuffix("_proj") for name in names))

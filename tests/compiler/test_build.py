@@ -1,6 +1,8 @@
 """Specs become the modules that public checkpoints fit; equal layers are built and traced once; nothing is filled."""
 
+import ast
 import math
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -175,6 +177,20 @@ def test_no_class_takes_a_name_that_a_bundle_imports(word: str) -> None:
     name = f"{class_name(word)}Layer"
     assert name in TAKEN
     assert assemble(layout(word, attentions={word: GQA})).stack == (f"Draft{name}",)
+
+
+def test_every_name_that_a_bundle_could_lose_to_a_layout_is_known() -> None:
+    """Linked or imported names of runtime that end as names of emitted classes do; attentions and MLPs are emitted."""
+    runtime = Path(__file__).parents[2] / "runtime"
+    sources = [path for path in runtime.rglob("*.py") if path.parent.name != "attention" and path.name != "mlp.py"]
+    found = set()
+    for path in sources:
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef):
+                found.add(node.name)
+            elif isinstance(node, ast.ImportFrom):
+                found |= {alias.asname or alias.name for alias in node.names}
+    assert {name for name in found if re.fullmatch(r"[A-Z]\w*(Layer|Attention)", name)} <= TAKEN
 
 
 def test_class_names() -> None:
