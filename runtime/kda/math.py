@@ -24,11 +24,11 @@ def short_convolution(rows: Tensor, weight: Tensor) -> Tensor:
 
     y_t = silu(sum_i weight[:, i] * rows_{t-K+1+i}), rows before the first being zero: the last tap is the row itself.
     """
-    taps = weight.shape[-1]
-    wide = torch.promote_types(rows.dtype, torch.float32)
-    padded = F.pad(rows, (0, 0, taps - 1, 0)).to(wide)
-    mixed = sum(padded[:, i : i + rows.shape[1]] * weight[:, i].to(wide) for i in range(taps))
-    return F.silu(mixed).to(rows.dtype)
+    if rows.shape[1] == 0:
+        return rows
+    padded = F.pad(rows.transpose(1, 2), (weight.shape[-1] - 1, 0))
+    mixed = F.conv1d(padded, weight.to(rows.dtype).unsqueeze(1), groups=weight.shape[0])
+    return F.silu(mixed).transpose(1, 2)
 
 
 def gated_norm(out: Tensor, gate: Tensor, weight: Tensor, eps: float) -> Tensor:

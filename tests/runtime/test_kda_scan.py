@@ -274,3 +274,13 @@ def test_parameters_have_the_public_names_shapes_and_first_values(full_gate) -> 
     assert torch.equal(made.dt_bias, torch.zeros(width))
     assert torch.equal(made.o_norm.weight, torch.ones(DIM))
     assert not made.q_conv1d.weight.eq(0).any()
+
+
+@pytest.mark.parametrize("kind", [DeltaAttention, ScanDeltaAttention])
+@pytest.mark.parametrize("taps", [1, 4])
+def test_a_layer_is_one_graph(kind, taps) -> None:
+    attention = layer(kind, taps=taps)
+    anchors = torch.tensor([[4, 0], [9, 5]])
+    arguments = (rows(2 * SIZE), rows(9), anchors, None, through("kda_block", plan_states(anchors.tolist(), 9, CPU)))
+    compiled = torch.compile(attention, fullgraph=True, backend="eager")
+    assert torch.equal(compiled(*arguments, NoMemory()), attention(*arguments, NoMemory()))

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers.cache_utils import DynamicLayer
 
 from draftc.runtime.attention.mla import (
@@ -48,13 +48,13 @@ def streams(rows: int = C) -> tuple[Tensor, Tensor]:
     return draw(Q), draw(rows)
 
 
-def table(attention: LatentAttention, first: int, rows: int) -> tuple[Tensor, Tensor] | None:
+def table(attention: nn.Module, first: int, rows: int) -> tuple[Tensor, Tensor] | None:
     if attention.rope_style is None:
         return None
     return rope_table(Turn(attention.rope_style, attention.turned, 10000.0), first + torch.arange(rows).expand(B, -1))
 
 
-def run(attention: LatentAttention, block: Tensor, context: Tensor, view: View = SEEN, memory=None, first: int = 0):
+def run(attention: nn.Module, block: Tensor, context: Tensor, view: View = SEEN, memory=None, first: int = 0):
     rope = table(attention, first, context.shape[1] + block.shape[1])
     anchors = torch.full((B, 1), context.shape[1])
     return attention(block, context, anchors, rope, view, memory or NoMemory())
@@ -210,3 +210,11 @@ def test_an_unrotated_shared_key_is_kept_as_it_is() -> None:
 def test_heads_that_cannot_be_built_are_refused(form, message) -> None:
     with pytest.raises(ValueError, match=message):
         latent(**form)
+
+
+@pytest.mark.parametrize("absorbed", [False, True])
+def test_a_layer_is_one_graph(absorbed) -> None:
+    attention = latent(output_gate=True)
+    compiled = torch.compile(absorbed_twin(attention) if absorbed else attention, fullgraph=True, backend="eager")
+    block, context = streams()
+    torch.testing.assert_close(run(compiled, block, context), run(attention, block, context), rtol=1e-11, atol=1e-11)
