@@ -74,7 +74,7 @@ class CompiledDraft:
 
         if weights == stored.RANDOM:
             stored.require_drawable(self.program)
-            stored.write_state(stored.random_state(self.model()), self.program, fresh)
+            stored.write_state(stored.random_state(self.model), self.program, fresh)
         elif isinstance(weights, str | Path):
             stored.write_from_file(Path(weights), self.program, fresh)
         else:

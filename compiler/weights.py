@@ -1,7 +1,7 @@
 """Weights of a bundle: fresh ones, or given ones after a look at every name and shape."""
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from draftc.compiler.write import WEIGHTS
 from draftc.spec.diagnostic import Code, Severity
 
 RANDOM = "random"
+SEED = 0
 KEPT_IN_FP32 = ("A_log", "dt_bias")
 FIXED_DTYPES = {"d2t": torch.int64, "t2d": torch.bool}
 SHOWN = 4
@@ -47,9 +48,11 @@ def require_drawable(program: Program) -> None:
         )
 
 
-def random_state(model: nn.Module) -> dict[str, Tensor]:
-    """Return the state dict of a freshly initialised model."""
-    return {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
+def random_state(make: Callable[[], nn.Module]) -> Mapping[str, Tensor]:
+    """Return the state dict of the model that `make` initialises, the same every time; the caller's draws go on."""
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(SEED)
+        return make().state_dict()
 
 
 def write_state(state: Mapping[str, Tensor], program: Program, folder: Path) -> None:

@@ -51,3 +51,7 @@ class DraftConfig(PreTrainedConfig):
         if self.layer_types is None:
             self.layer_types = ["full_attention"] * self.num_hidden_layers
         super().__post_init__(**kwargs)
+
+    def to_diff_dict(self) -> dict[str, Any]:
+        """What `config.json` holds: without transformers' version, so that loading and saving changes no byte."""
+        return {key: value for key, value in super().to_diff_dict().items() if key != "transformers_version"}
