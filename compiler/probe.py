@@ -1,7 +1,7 @@
-"""The experiment of `verify`: fixed weights and inputs through a draft, in both phases. Needs torch and transformers only.
+"""The experiment of `verify`: fixed weights and inputs through a draft, both phases, by torch and transformers alone.
 
-It runs twice, on the bundle in a process that has no draftc and on the reference modules in this one, and draws the same
-numbers both times, so that only results travel. As a script: `python probe.py REQUEST.json RESULT.safetensors`.
+It runs twice, on the bundle in a process that has no draftc and on the reference modules in this one, and draws the
+same numbers both times, so that only results travel. As a script: `python probe.py REQUEST.json RESULT.safetensors`.
 """
 
 import json
@@ -62,7 +62,7 @@ def sampled(gradient: Tensor) -> Tensor:
 
 @torch.no_grad()
 def decoding_steps(model: Any, like: Tensor) -> dict[str, Tensor]:
-    """Decode one block after the first rows and one after a few more, as transformers' loop does; return the outputs."""
+    """Decode one block after the first rows and one after a few more, as a decoding loop does; return the outputs."""
     config = model.config
     cache, found = DynamicCache(config=config), {}
     for number, rows in enumerate(ROUNDS):

@@ -57,7 +57,7 @@ class Options:
     """How to compile: `opt` 0 (plain), 1 (keeps the numbers) or 2 (may reorder sums); `disable` names passes to skip.
 
     `backend` overrides the choice for every layer whose operation it implements; `capability` is that of the CUDA
-    device, None when unknown; `packages` maps optional packages to their versions, None to look at what is installed.
+    device, None for any card; `packages` maps packages to their versions, None for a plain install (`passes.select`).
     """
 
     opt: int = 1

@@ -9,8 +9,9 @@ from torch import fx
 from draftc.compiler.api import CompiledDraft
 from draftc.compiler.dims import Lengths
 from draftc.compiler.parameters import parameter_count
-from draftc.compiler.program import DEVICES, PHASES, Choice, Program, Unit, operation
+from draftc.compiler.program import DEVICES, PHASES, Program, Unit, operation
 from draftc.compiler.readme import shape, visible
+from draftc.runtime.request import Choice
 from draftc.spec.layout import LayerSpec, Rope
 
 Rows = tuple[tuple[str, ...], list[tuple[str, ...]], tuple[str, ...]]  # headings, rows, headings of numbers
@@ -155,7 +156,7 @@ def _sizes(node: fx.Node) -> str:
 def pass_rows(draft: CompiledDraft) -> Rows:
     """One row a pass: number, name, time, operations before and after."""
     headings = ("pass", "name", "ms", "operations before", "after")
-    rows = [
+    rows: list[tuple[str, ...]] = [
         (str(report.number), report.name, f"{report.seconds * 1e3:.1f}", _total(report.before), _total(report.after))
         for report in draft.reports
     ]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from draftc.api import check as check
-    from draftc.api import compile as compile
+    from draftc.api import compile as compile  # noqa: A004 - the verb of this package
     from draftc.api import load as load
 
 __version__ = "0.1.0"

@@ -10,7 +10,7 @@ import typer
 from draftc.commands.check import check
 from draftc.commands.compile import compile_layout
 from draftc.commands.explain import explain
-from draftc.commands.failure import Failure
+from draftc.commands.failure import CommandError
 from draftc.commands.init import init
 from draftc.commands.inspect import inspect
 from draftc.commands.list import list_shipped
@@ -62,7 +62,7 @@ def main() -> None:
     """Run the command line and exit with its code."""
     try:
         app()
-    except Failure as failure:
+    except CommandError as failure:
         typer.echo(str(failure), err=True)
         sys.exit(failure.exit_code)
     except (click.ClickException, click.exceptions.Exit, SystemExit):

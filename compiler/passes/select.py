@@ -1,8 +1,7 @@
 """Pass select: which backend runs each layer, in which phase, on which device, and why."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import assert_never
 
@@ -16,7 +15,10 @@ from draftc.runtime.request import Backend, BackendRequest, Choice, Op, Phase, R
 from draftc.spec.layout import Gqa, Kda, LayerSpec, Layout, Mla
 
 BACKENDS: Mapping[Op, tuple[Backend, ...]] = {"attend": ATTEND_BACKENDS, "kda": KDA_BACKENDS}
-PACKAGES = ("torch", "triton", "flash-attn", "fla-core")
+# What a plain install on a CUDA machine has: torch brings triton. Optional packages count only where they are asked
+# for, so that a layout gives the same bundle on every machine.
+PLAIN_PACKAGES: Mapping[str, str | None] = {"torch": "2.11", "triton": "3.6", "flash-attn": None, "fla-core": None}
+OPTIONAL_PACKAGES: Mapping[str, str] = {"flash-attn": "2.8", "fla-core": "0.6"}  # with the least version that will do
 Place = tuple[Phase, Device]
 
 
@@ -113,8 +115,8 @@ class _Requests:
 
     def __init__(self, layout: Layout, options: Options) -> None:
         self._layout = layout
-        self._packages = installed() if options.packages is None else options.packages
-        self._capability = options.capability or capability()
+        self._packages = PLAIN_PACKAGES if options.packages is None else options.packages
+        self._capability = options.capability
 
     def of(self, layer: LayerSpec, phase: Phase, device: Device) -> BackendRequest:
         """Return what is asked of a backend for `layer`."""
@@ -156,10 +158,17 @@ def _widths(layer: LayerSpec) -> tuple[int, int, int, int]:
             assert_never(unknown)
 
 
-@cache
-def installed() -> Mapping[str, str | None]:
-    """Versions of the packages that backends ask about, None for those that are not installed."""
-    return {name: _version(name) for name in PACKAGES}
+def with_packages(names: Iterable[str]) -> dict[str, str | None]:
+    """Return the packages of a machine that has the optional ones called `names`, in the versions installed here if any.
+
+    Raises `UnknownNameError` for a name that no backend asks about.
+    """
+    unknown = [name for name in names if name not in OPTIONAL_PACKAGES]
+    if unknown:
+        raise UnknownNameError(
+            f"no backend needs a package {unknown[0]}", help=f"optional packages are {', '.join(OPTIONAL_PACKAGES)}"
+        )
+    return {**PLAIN_PACKAGES, **{name: _version(name) or OPTIONAL_PACKAGES[name] for name in names}}
 
 
 def _version(package: str) -> str | None:
@@ -169,10 +178,9 @@ def _version(package: str) -> str | None:
         return None
 
 
-def capability() -> tuple[int, int] | None:
-    """Compute capability of the current CUDA device; None while CUDA is not in use, since starting it takes seconds."""
-    is_in_use: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    return torch.cuda.get_device_capability() if is_in_use else None
+def detected_capability() -> tuple[int, int] | None:
+    """Compute capability of the current CUDA device, None without one; starting CUDA takes seconds."""
+    return torch.cuda.get_device_capability() if torch.cuda.is_available() else None
 
 
 def _notes(program: Program) -> list[str]:

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from draftc.commands.options import Layouts
 from draftc.commands.reading import rendered, report_of
 
 
@@ -16,12 +17,6 @@ class Format(StrEnum):
     JSON = "json"
     SARIF = "sarif"
     GITHUB = "github"
-
-
-Layouts = Annotated[
-    list[str],
-    typer.Argument(help="Layout files, `-` for standard input, or names of shipped layouts.", metavar="LAYOUT..."),
-]
 
 
 def check(

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import typer
 
-from draftc.commands.failure import Failure
+from draftc.commands.failure import CommandError
 
 WIDE = 160  # columns of a table that does not go to a terminal, so that nothing is cut in a file
 
@@ -50,11 +50,11 @@ def errors() -> Iterator[None]:
     except CompileError as error:
         notes = "".join(f"\n  = note: {note}" for note in error.notes)
         text = f"[{error.code.number} {error.code.name}]: {error.message}{notes}"
-        raise Failure(text, error.help, exit_code=1) from None
+        raise CommandError(text, error.help, exit_code=1) from None
     except LayoutError as error:
-        raise Failure(str(error), exit_code=1) from None
+        raise CommandError(str(error), exit_code=1) from None
     except OSError as error:
-        raise Failure(f"{error.filename or 'file'}: {error.strerror or error}") from None
+        raise CommandError(f"{error.filename or 'file'}: {error.strerror or error}") from None
 
 
 def echo_lines(lines: Iterable[str]) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from draftc.commands.failure import Failure
+from draftc.commands.failure import CommandError
 from draftc.commands.reading import wants_color
 
 
@@ -23,7 +23,7 @@ def explain(
     try:
         found = page(code)
     except UnknownCodeError as error:
-        raise Failure(str(error), "`draftc explain --list` names them all") from None
+        raise CommandError(str(error), "`draftc explain --list` names them all") from None
     if wants_color(sys.stdout):
         from rich.console import Console
         from rich.markdown import Markdown

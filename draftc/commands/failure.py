@@ -1,7 +1,7 @@
 """How a command ends early."""
 
 
-class Failure(Exception):
+class CommandError(Exception):
     """What went wrong in words for the person at the terminal, with the exit code of the run."""
 
     def __init__(self, message: str, help: str = "", exit_code: int = 2) -> None:  # noqa: A002 - the word of diagnostics

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from draftc.commands.failure import Failure
+from draftc.commands.failure import CommandError
 
 
 def init(
@@ -23,7 +23,7 @@ def init(
     from draftc.spec.sources import SourceError
 
     if file.exists() and not force:
-        raise Failure(f"{file} exists", "choose another name, or pass --force")
+        raise CommandError(f"{file} exists", "choose another name, or pass --force")
     schema = file.with_name("layout-1.schema.json")
     mask = None if mask_token_id < 0 else mask_token_id
     try:
@@ -32,7 +32,7 @@ def init(
         schema.write_text(schemas.text("layout-1"), encoding="utf-8")
         file.write_text(text, encoding="utf-8")
     except SourceError as error:
-        raise Failure(str(error), error.help) from None
+        raise CommandError(str(error), error.help) from None
     except OSError as error:
-        raise Failure(f"cannot write {file}: {error.strerror}") from None
+        raise CommandError(f"cannot write {file}: {error.strerror}") from None
     typer.echo(f"wrote {file} and {schema.name}; next: draftc check {file}")

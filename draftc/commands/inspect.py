@@ -7,7 +7,8 @@ import typer
 
 from draftc.commands.compile import compiled
 from draftc.commands.console import echo_lines, errors, table
-from draftc.commands.failure import Failure
+from draftc.commands.failure import CommandError
+from draftc.commands.options import BackendName, Capability, Disable, OneLayout, Opt, Package, Selection
 from draftc.commands.reading import layout_of
 
 if TYPE_CHECKING:
@@ -16,16 +17,17 @@ if TYPE_CHECKING:
 
 
 def inspect(
-    layout: Annotated[str, typer.Argument(help="A layout file, `-`, or the name of a shipped layout.", metavar="LAYOUT")],
+    layout: OneLayout,
     context: Annotated[int, typer.Option(min=0, help="Context length at which costs are counted.")] = 4096,
     graph: Annotated[bool, typer.Option("--graph", help="The graph of every class, one node a line.")] = False,
-    passes: Annotated[bool, typer.Option("--passes", help="What each pass did, and each graph before and after.")] = False,
+    passes: Annotated[bool, typer.Option("--passes", help="What each pass did, operations added and removed.")] = False,
     why: Annotated[str, typer.Option(help="Where a value comes from: a key such as hidden_size or /layers/0.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Everything as JSON.")] = False,
-    opt: Annotated[int, typer.Option(min=0, max=2, help="Optimisation level, as for compile.")] = 1,
-    disable: Annotated[list[str] | None, typer.Option(help="Pass to leave out, repeatable.", metavar="PASS")] = None,
-    backend: Annotated[str | None, typer.Option(help="Backend override, as for compile.")] = None,
-    capability: Annotated[str | None, typer.Option(help="CUDA compute capability, as for compile.")] = None,
+    opt: Opt = 1,
+    disable: Disable = None,
+    backend: BackendName = None,
+    capability: Capability = None,
+    package: Package = None,
 ) -> None:
     """Show what a layout becomes, without writing anything."""
     if why:
@@ -33,7 +35,7 @@ def inspect(
         echo_lines(origins_of(found, why))
         return
     with errors():
-        draft, _ = compiled(layout, opt, tuple(disable or ()), backend, capability)
+        draft = compiled(layout, Selection(opt, disable, backend, capability, package))
         show(draft, context, graph, passes, as_json)
 
 
@@ -58,7 +60,7 @@ def show(draft: "CompiledDraft", context: int, graph: bool, passes: bool, as_jso
 def origins_of(layout: "Layout", key: str) -> list[str]:
     """Return a line for each value whose pointer is `key` or ends in it, with the value and where it comes from.
 
-    Raises Failure when there is none.
+    Raises CommandError when there is none.
     """
     from draftc.spec.resolved import origins
     from draftc.spec.suggest import did_you_mean
@@ -68,5 +70,5 @@ def origins_of(layout: "Layout", key: str) -> list[str]:
     found = [at for at in known if at == pointer or at.endswith(pointer) or at.startswith(f"{pointer}/")]
     if not found:
         words = {at.rpartition("/")[2] for at in known}
-        raise Failure(f"no value of {layout.name} is called {key}", did_you_mean(key, words))
+        raise CommandError(f"no value of {layout.name} is called {key}", did_you_mean(key, words))
     return [f"{at}: {layout.origins[at]}" for at in found]

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from draftc.commands.failure import Failure
+from draftc.commands.failure import CommandError
 
 if TYPE_CHECKING:
     from draftc.spec.check import CheckReport
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 def report_of(argument: str) -> "CheckReport":
-    """Check what `argument` names: a file, `-`, or a shipped layout. Raises Failure when there is nothing to read."""
+    """Check what `argument` names: a file, `-`, or a shipped layout; raises CommandError when there is nothing to read."""
     from draftc.spec.check import check_text
     from draftc.spec.sources import SourceError, open_source
 
     try:
         source = open_source(argument)
     except SourceError as error:
-        raise Failure(str(error), error.help) from None
+        raise CommandError(str(error), error.help) from None
     return check_text(source.data, source.file, source.folder)
 
 

@@ -4,13 +4,11 @@ from typing import Annotated
 
 import typer
 
-from draftc.commands.failure import Failure
+from draftc.commands.failure import CommandError
 
 
 def schema(
-    name: Annotated[str, typer.Argument(help="Which schema: layout-1 (layouts) or report-1 (`check --format json`).")] = (
-        "layout-1"
-    ),
+    name: Annotated[str, typer.Argument(help="layout-1, or report-1 for `check --format json`.")] = "layout-1",
     path: Annotated[bool, typer.Option("--path", help="Print where the file lies instead of its text.")] = False,
 ) -> None:
     """Print a JSON Schema of draftc."""
@@ -19,4 +17,4 @@ def schema(
     try:
         typer.echo(str(schemas.path(name)) if path else schemas.text(name).rstrip())
     except FileNotFoundError:
-        raise Failure(f"no schema is called {name}", f"known: {', '.join(schemas.names())}") from None
+        raise CommandError(f"no schema is called {name}", f"known: {', '.join(schemas.names())}") from None

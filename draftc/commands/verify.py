@@ -1,4 +1,4 @@
-"""`draftc verify`: does a bundle compute what the reference modules compute?"""
+"""`draftc verify`: whether a bundle computes what the reference modules compute."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,10 +10,8 @@ from draftc.commands.console import errors, progress, table
 
 def verify(
     bundles: Annotated[list[Path], typer.Argument(help="Bundle folders.", metavar="BUNDLE...")],
-    backend: Annotated[
-        list[str] | None, typer.Option(help="Backend to run the bundle on, repeatable; by default the bundle's own choice.")
-    ] = None,
-    dtype: Annotated[str | None, typer.Option(help="float64, float32, bfloat16 or float16; by default the layout's.")] = None,
+    backend: Annotated[list[str] | None, typer.Option(help="Repeatable; by default the bundle's own choice.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="float64, float32, ...; by default the layout's.")] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     whole: Annotated[bool, typer.Option(help="Run the whole stack, not one layer of each class.")] = False,
 ) -> None:

@@ -53,7 +53,7 @@ def refuse_flash(request: BackendRequest) -> tuple[Refusal, ...]:
     if widest > WIDEST_FLASH_HEAD:
         reasons.append(Refusal("wide-head", f"heads of {widest} channels; flash takes {WIDEST_FLASH_HEAD}"))
     if request.packages.get("flash-attn") is None:
-        reasons.append(Refusal("package", "flash-attn is not installed"))
+        reasons.append(Refusal("package", "needs flash-attn, an optional package (--package flash-attn)"))
     return (*reasons, *refuse_old_card(request, FLASH_CAPABILITY))
 
 

@@ -31,7 +31,7 @@ def refuse_fla_place(request: BackendRequest) -> tuple[Refusal, ...]:
         reasons.append(Refusal("device", f"chunk_kda runs on cuda, not on {request.device}"))
     reasons += refuse_old_card(request, FLA_CAPABILITY)
     reasons += [
-        Refusal("package", f"{package} is not installed")
+        Refusal("package", f"needs {package}, an optional package (--package {package})")
         for package in ("fla-core", "triton")
         if request.packages.get(package) is None
     ]

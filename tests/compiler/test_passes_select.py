@@ -6,7 +6,7 @@ import pytest
 
 from draftc.compiler.errors import BackendError, UnknownNameError
 from draftc.compiler.passes.driver import run_passes
-from draftc.compiler.passes.select import BACKENDS, installed, ranked
+from draftc.compiler.passes.select import BACKENDS, PLAIN_PACKAGES, ranked, with_packages
 from draftc.compiler.program import DEVICES, PHASES, Options, Program, assemble
 from draftc.runtime.request import BackendRequest
 from draftc.spec.layout import Layout
@@ -121,6 +121,13 @@ def test_one_backend_always_runs(op: str, phase: str, device: str) -> None:
     assert not ranked(request, plain=True)[0].refuse(request)
 
 
-def test_installed_packages_have_versions() -> None:
-    assert installed()["torch"]
-    assert set(installed()) == set(NONE)
+def test_the_machine_decides_nothing_unless_asked() -> None:
+    plain = selected(recurrent(), packages=None).choices
+    assert plain == selected(recurrent(), packages=PLAIN_PACKAGES).choices
+    assert with_packages(["fla-core"])["fla-core"]
+    assert with_packages([]) == PLAIN_PACKAGES
+
+
+def test_a_package_that_no_backend_needs_is_named() -> None:
+    with pytest.raises(UnknownNameError, match="no backend needs a package numpy"):
+        with_packages(["numpy"])

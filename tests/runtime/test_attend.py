@@ -350,7 +350,7 @@ def changed(**facts) -> BackendRequest:
         ("flash", {"dtype": "float32"}, [("dtype", "flash computes in bfloat16 and float16, not float32")]),
         ("flash", {"q_dim": 576}, [("wide-head", "heads of 576 channels; flash takes 256")]),
         ("flash", {"capability": (7, 5)}, [("capability", "compute capability 7.5 is below 8.0")]),
-        ("flash", {"packages": {}}, [("package", "flash-attn is not installed")]),
+        ("flash", {"packages": {}}, [("package", "needs flash-attn, an optional package (--package flash-attn)")]),
         ("flash", {"device": "cpu", "capability": None}, [("device", "flash runs on CUDA only")]),
     ],
 )  # fmt: skip
