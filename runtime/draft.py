@@ -160,6 +160,7 @@ class DraftModel(PreTrainedModel):
         attention_mask: Tensor | None = None,
         cache: Cache | None = None,
         anchors: Tensor | None = None,
+        starts: Tensor | None = None,
         **others: object,
     ) -> BaseModelOutput:
         """Run blocks against the target's context: many blocks to train on, or the next one to decode.
@@ -172,6 +173,7 @@ class DraftModel(PreTrainedModel):
             cache: what earlier steps left, P rows of context; None to decode without, and while training.
             anchors: `[B, N]` while training: the context row at which each block stands, -1 for a dropped one; a block
                 sees the rows before its anchor. None while decoding: one block after the last row.
+            starts: `[B, N]` the first context row of each block's document, where several are packed into one row.
             others: the same things under the names of z-lab's and SpecForge's classes. `noise_embedding` comes scaled
                 already, as z-lab's loop gives it; `noise_embeds` is scaled here by `input_embedding_scale`.
 
@@ -189,7 +191,7 @@ class DraftModel(PreTrainedModel):
         block, context = self.enter(given["noise_embeds"], given["context_hidden_states"], "noise_embedding" in others)
         self.require_replayable(cache, anchors)
         layer_memories = memories(cache, self.memory_kinds)
-        rows = self.place(block, context, anchors, layer_memories, attention_mask)
+        rows = self.place(block, context, anchors, starts, layer_memories, attention_mask)
         positions = rows.positions if position_ids is None else fitting("position_ids", position_ids, rows.positions)
         if rows.kept is not None and "state" in self.memory_kinds:
             context = context * rows.kept[..., None]
@@ -206,12 +208,15 @@ class DraftModel(PreTrainedModel):
         block: Tensor,
         context: Tensor,
         anchors: Tensor | None,
+        starts: Tensor | None,
         layer_memories: tuple[Memory, ...],
         attention_mask: Tensor | None,
     ) -> Rows:
         """Where the rows of this call stand, after those that the memories hold."""
+        if starts is not None and "state" in self.memory_kinds:
+            raise DraftInputError("a layer that scans the context reads whole rows: give every document its own")
         if anchors is not None:
-            return training_rows(block, context, anchors, self.config.block_size, attention_mask)
+            return training_rows(block, context, anchors, self.config.block_size, attention_mask, starts)
         past = 0 if self.counting_layer is None else layer_memories[self.counting_layer].get_seq_length()
         return decoding_rows(block, context, past, attention_mask)
 
@@ -266,11 +271,15 @@ class DraftModel(PreTrainedModel):
         return views
 
     def scan_plan(self, rows: Rows, context: Tensor, phase: str) -> tuple[Any, ...] | None:
-        """How to reach the states before all anchors; None where no layer asks. Training brings anchors to the host."""
+        """How to reach the states before all anchors; None where no layer asks.
+
+        Anchors come to the host while training, and while decoding with padding.
+        """
         if self.plan_scan is None:
             return None
         batch, length = context.shape[:2]
-        anchors = rows.anchors.tolist() if phase == "training" else [[length]] * batch
+        is_even = phase == "decoding" and rows.kept is None
+        anchors = [[length]] * batch if is_even else rows.anchors.tolist()
         return self.plan_scan(anchors, length, context.device)
 
     def logits(self, hidden: Tensor, lm_head: nn.Module | None = None) -> Tensor:

@@ -35,19 +35,23 @@ def decoding_rows(block: Tensor, context: Tensor, past: int, attention_mask: Ten
     """Rows of a decoding step: one block after `past` kept rows and those of `context [B, C, H]`.
 
     Padding in `attention_mask [B, past+C+Q]` takes no position, so a padded row of the batch sees what it would alone.
+    The block stands behind the last real row of the context: rows of a batch that bring fewer new ones than others have
+    padding behind them.
     """
     batch, size = block.shape[:2]
     new = context.shape[1]
     total = past + new
     every = torch.arange(total + size, device=block.device).expand(batch, -1)
-    anchors = torch.full_like(every[:, :1], new)
     if attention_mask is None:
+        anchors = torch.full_like(every[:, :1], new)
         visibility = Visibility(every[:, total : total + 1], every[:, :total], size, everything=True)
         return Rows(every[:, past:], anchors, visibility, None)
     real = fitting("attention_mask", attention_mask, every)[:, :total].bool().expand(batch, -1)
     counted = real.long().cumsum(-1) - 1
     first = real.long().sum(-1, keepdim=True)
     positions = torch.cat([counted[:, past:].clamp(min=0), first + every[:, :size]], dim=1)
+    numbered = torch.where(real[:, past:], every[:, 1 : new + 1], 0)
+    anchors = torch.cat([numbered, numbered.new_zeros(batch, 1)], dim=1).amax(-1, keepdim=True)
     visibility = Visibility(first, torch.where(real, counted, NEVER), size, everything=False)
     return Rows(positions, anchors, visibility, real[:, past:])
 
@@ -59,10 +63,18 @@ def block_positions(anchors: Tensor, length: int, block_size: int) -> Tensor:
     return torch.cat([context, slots.flatten(1)], dim=1)
 
 
-def training_rows(block: Tensor, context: Tensor, anchors: Tensor, size: int, attention_mask: Tensor | None) -> Rows:
+def training_rows(
+    block: Tensor,
+    context: Tensor,
+    anchors: Tensor,
+    size: int,
+    attention_mask: Tensor | None,
+    starts: Tensor | None = None,
+) -> Rows:
     """Rows of a training batch: blocks of `size` slots anchored at rows `anchors [B, N]` of `context [B, C, H]`.
 
-    Rows that `attention_mask [B, C]` leaves out are seen by no block.
+    Rows that `attention_mask [B, C]` leaves out are seen by no block; where several documents share a row, a block
+    sees its own only, the rows from `starts [B, N]` on.
     """
     batch, queries = block.shape[:2]
     if anchors.ndim != 2 or anchors.shape[0] != batch or anchors.shape[1] * size != queries:
@@ -74,4 +86,4 @@ def training_rows(block: Tensor, context: Tensor, anchors: Tensor, size: int, at
     kept = None if attention_mask is None else fitting("attention_mask", attention_mask, every).bool()
     seen = every if kept is None else torch.where(kept, every, NEVER)
     positions = block_positions(anchors, context.shape[1], size)
-    return Rows(positions, anchors, Visibility(anchors, seen, size, everything=False), kept)
+    return Rows(positions, anchors, Visibility(anchors, seen, size, everything=False, starts=starts), kept)
