@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache, DynamicLayer, LinearAttentionLayer
 
+from draftc.runtime.kda.states import rows_before
+
 
 def blank_state(context: Tensor, tail: int, heads: int, dim: int) -> tuple[Tensor, Tensor]:
     """What a recurrence starts from before `context [B, C, H]`: zeros `[B, tail, H]` and `[B, heads, dim, dim]`.
@@ -36,7 +38,7 @@ class NoMemory:
         """Return zeros for the rows before `context [B, C, H]` and for the state; see `blank_state`."""
         return blank_state(context, tail, heads, dim)
 
-    def commit(self, states: Tensor, read: Tensor, tail: int, rows: int) -> Tensor:  # noqa: ARG002 - keeps nothing
+    def commit(self, states: Tensor, read: Tensor, anchors: Tensor, tail: int, rows: int) -> Tensor:  # noqa: ARG002 - keeps nothing
         """Return `states` as they are."""
         return states
 
@@ -68,15 +70,15 @@ class RecurrentMemory(CacheLayerMixin):
             return blank_state(context, tail, heads, dim)
         return self.tail, self.state
 
-    def commit(self, states: Tensor, read: Tensor, tail: int, rows: int) -> Tensor:
-        """Store `states [B, heads, dim, dim]`, the state after `read [B, tail+C, H]`, and return it.
+    def commit(self, states: Tensor, read: Tensor, anchors: Tensor, tail: int, rows: int) -> Tensor:
+        """Store `states [B, heads, dim, dim]`, those before `anchors [B, 1]`, and return them.
 
-        `read` holds the recalled rows, then the context; its last `tail` rows are kept. `rows` is C+Q.
+        `read [B, tail+C, H]` holds the recalled rows, then the context; the `tail` rows before each anchor are kept.
+        Rows of a batch may have read less than C rows: what lies behind their anchor is padding. `rows` is C+Q.
         """
-        context_rows = read.shape[1] - tail
-        self.state, self.tail = states, read[:, context_rows:].clone()
+        self.state, self.tail = states, rows_before(read, anchors, tail)
         self.length += rows
-        self.unverified += rows - context_rows
+        self.unverified += rows - (read.shape[1] - tail)
         return states
 
     def crop(self, tokens_to_remove: int) -> None:

@@ -120,7 +120,14 @@ def recall(memory: Opaque, context: TensorValue, tail: int, heads: int, dim: int
     return context.with_shape(batch, tail, width), TensorValue(state.shape, _wide(context))
 
 
-def commit(memory: Opaque, states: TensorValue, read: TensorValue, tail: int, rows: Dim) -> TensorValue:  # noqa: ARG001
+def commit(
+    memory: Opaque,  # noqa: ARG001
+    states: TensorValue,
+    read: TensorValue,  # noqa: ARG001
+    anchors: TensorValue,  # noqa: ARG001
+    tail: int,  # noqa: ARG001
+    rows: Dim,  # noqa: ARG001
+) -> TensorValue:
     """The states as they are."""
     return states
 

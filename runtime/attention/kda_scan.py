@@ -40,7 +40,7 @@ class ScanDeltaAttention(DeltaAttention):
         decay = self.f_b_proj(self.f_a_proj(context)).unflatten(-1, (self.heads, self.head_dim))
         beta = self.b_proj(context)
         states = kda_states(k, v, decay, beta, self.A_log, self.dt_bias, state, anchors, view, self.lower_bound)
-        states = memory.commit(states, read, self.tail, context.shape[1] + block.shape[1])
+        states = memory.commit(states, read, anchors, self.tail, context.shape[1] + block.shape[1])
         rows = fold_blocks(block, self.block_size)
         before = torch.cat([rows_before(read, anchors, self.tail), rows], dim=1)
         q = self.q_conv1d(self.q_proj(before))[:, self.tail :].unflatten(-1, (self.heads, self.head_dim))

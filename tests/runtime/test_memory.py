@@ -20,7 +20,7 @@ def commit(memory: RecurrentMemory, rows: int, block: int = 4, tail: int = 3, va
     context = torch.full((1, rows, 8), value)
     before, state = memory.recall(context, tail, 2, 4)
     read = torch.cat([before, context], dim=1)
-    return memory.commit(state + value, read, tail, rows + block)
+    return memory.commit(state + value, read, torch.tensor([[rows]]), tail, rows + block)
 
 
 @pytest.mark.parametrize("kind", [DraftCache, DynamicCache, DFlashCache])
@@ -46,7 +46,7 @@ def test_no_cache_gives_memories_that_keep_nothing() -> None:
         assert memory.get_seq_length() == 0
         assert memory.get_mask_sizes(5) == (5, 0)
         states = torch.ones(1, 2, 4, 4)
-        assert memory.commit(states, k, 3, 9) is states
+        assert memory.commit(states, k, torch.tensor([[2]]), 3, 9) is states
 
 
 def test_a_cache_for_another_model_and_a_static_one() -> None:
