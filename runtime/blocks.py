@@ -1,41 +1,40 @@
-"""The training batch of a draft: where blocks stand, and what their slots hold."""
+"""The training blocks of a draft: where they stand, and what their slots hold and predict."""
 
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from draftc.runtime.rows import block_positions
-
 DROPPED = -1
 
 
 class NoAnchorError(ValueError):
-    """No row of the batch has two supervised tokens in a row, so no block can be anchored."""
+    """No two supervised tokens in a row, so no block can be anchored."""
 
 
 @dataclass(frozen=True, slots=True)
-class DraftBlocks:
-    """N blocks of b slots for every row of the batch.
+class BlockShape:
+    """How blocks are cut from a document.
 
-    `anchors [B, N]` int64 are positions in the sequence, ascending, `DROPPED` (-1) last where a row has fewer blocks.
-    `noise_ids [B, N·b]` are the tokens to embed, `position_ids [B, S + N·b]` the positions of context and slots.
+    `num_anchors` is the most blocks of a document, `block_size` the slots of each. Slot k of the block anchored at a
+    predicts the token at a + k + `label_offset`; with offset 0 slot 0 is the anchor's own token and predicts nothing.
     """
 
-    anchors: Tensor
-    noise_ids: Tensor
-    position_ids: Tensor
+    num_anchors: int
+    block_size: int
+    mask_token_id: int
+    label_offset: int = 0
 
     @property
-    def kept(self) -> Tensor:
-        """`[B, N]` bool: blocks that are no padding."""
-        return self.anchors != DROPPED
+    def first_slot(self) -> int:
+        """The first slot that predicts something."""
+        return 1 - self.label_offset
 
 
 def anchor_candidates(loss_mask: Tensor) -> Tensor:
-    """Positions that may anchor a block, `[B, S-1]` bool: supervised, and so is the next token (`loss_mask [B, S]`)."""
+    """Positions of `loss_mask [..., S]` that may anchor a block, `[..., S-1]`: supervised, and so is the next."""
     supervised = loss_mask > 0.5
-    return supervised[:, :-1] & supervised[:, 1:]
+    return supervised[..., :-1] & supervised[..., 1:]
 
 
 def sample_anchors(loss_mask: Tensor, num_anchors: int, generator: torch.Generator | None = None) -> Tensor:
@@ -73,15 +72,22 @@ def noise_ids(input_ids: Tensor, anchors: Tensor, block_size: int, mask_token_id
     return torch.cat([first[..., None], rest], dim=-1).flatten(1)
 
 
-def sample_blocks(
-    input_ids: Tensor,
-    loss_mask: Tensor,
-    num_anchors: int,
-    block_size: int,
-    mask_token_id: int,
-    generator: torch.Generator | None = None,
-) -> DraftBlocks:
-    """Draw the blocks of a batch `input_ids [B, S]`; see `sample_anchors`, which may raise `NoAnchorError`."""
-    anchors = sample_anchors(loss_mask, num_anchors, generator)
-    tokens = noise_ids(input_ids, anchors, block_size, mask_token_id)
-    return DraftBlocks(anchors, tokens, block_positions(anchors, input_ids.shape[1], block_size))
+def ahead(values: Tensor, anchors: Tensor, count: int) -> Tensor:
+    """The `count` entries of `values [B, S]` from each of `anchors [B, N]` on: `[B, N, count]`, zero past the end.
+
+    Dropped blocks are zero too.
+    """
+    places = anchors[..., None] + torch.arange(count, device=anchors.device)
+    inside = (places < values.shape[1]) & (anchors != DROPPED)[..., None]
+    flat = places.clamp(0, values.shape[1] - 1).flatten(1)
+    return torch.where(inside, values.gather(1, flat).view_as(places), 0)
+
+
+def slot_weights(loss_mask: Tensor, anchors: Tensor, shape: BlockShape) -> Tensor:
+    """The value of the loss mask at the token that each slot predicts, `[B, N, b]`; zero where it predicts nothing.
+
+    `loss_mask [B, S]` may hold any weight; beyond the end of the sequence and in dropped blocks there is nothing.
+    """
+    seen = ahead(loss_mask, anchors, shape.block_size + shape.label_offset)[..., shape.label_offset :]
+    predicts = torch.arange(shape.block_size, device=anchors.device) >= shape.first_slot
+    return torch.where(predicts, seen, 0)

@@ -5,8 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from draftc.runtime.blocks import DROPPED, NoAnchorError, noise_ids, sample_anchors, sample_blocks
-from tests.runtime.drafts import FULL, SLIDING, dense_draft, streams
+from draftc.runtime.blocks import DROPPED, BlockShape, NoAnchorError, ahead, noise_ids, sample_anchors, slot_weights
 
 LOSS_MASK = torch.tensor([[0, 1, 1, 1, 0, 1, 1, 0, 1, 0], [1, 1, 0, 0, 0, 0, 0, 0, 0, 0]])
 
@@ -60,14 +59,20 @@ def test_slots_hold_the_anchor_token_then_masks() -> None:
     assert ids.tolist() == [[1, 99, 99, 5, 99, 99], [20, 99, 99, 99, 99, 99]]
 
 
-def test_blocks_say_the_positions_that_the_model_derives() -> None:
-    draft = dense_draft(FULL, SLIDING)
-    tokens = torch.randint(0, 60, (2, 10), generator=torch.Generator().manual_seed(0))
-    blocks = sample_blocks(tokens, LOSS_MASK, 3, 4, 63, torch.Generator().manual_seed(0))
-    assert blocks.kept.tolist() == [[True] * 3, [True, False, False]]
-    assert blocks.noise_ids.shape == (2, 12)
-    assert blocks.position_ids[0].tolist() == [*range(10), 1, 2, 3, 4, 2, 3, 4, 5, 5, 6, 7, 8]
-    noise, taps = streams(draft, 10, blocks=3, batch=2)
-    stated = draft(noise, taps, anchors=blocks.anchors, position_ids=blocks.position_ids)
-    derived = draft(noise, taps, anchors=blocks.anchors)
-    assert torch.equal(stated.last_hidden_state, derived.last_hidden_state)
+def test_what_lies_ahead_ends_with_the_sequence() -> None:
+    tokens = torch.arange(1, 7)[None]
+    assert ahead(tokens, torch.tensor([[0, 4, DROPPED]]), 4).tolist() == [[[1, 2, 3, 4], [5, 6, 0, 0], [0, 0, 0, 0]]]
+
+
+@pytest.mark.parametrize("offset", [0, 1])
+def test_slots_weigh_what_the_mask_says_of_their_label(offset: int) -> None:
+    mask = torch.tensor([[1.0, 1.0, 0.5, 0.0, 1.0, 1.0]])
+    anchors = torch.tensor([[0, 3, 4, DROPPED]])
+    shape = BlockShape(num_anchors=4, block_size=3, mask_token_id=9, label_offset=offset)
+    want = torch.zeros(1, 4, 3)
+    for block, anchor in enumerate(anchors[0].tolist()):
+        for slot in range(3):
+            place = anchor + slot + offset
+            if anchor != DROPPED and place < 6 and (slot > 0 or offset):
+                want[0, block, slot] = mask[0, place]
+    assert torch.equal(slot_weights(mask, anchors, shape), want)

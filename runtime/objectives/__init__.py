@@ -1,0 +1,1 @@
+"""Training objectives: small terms that add up over blocks, and their composition."""

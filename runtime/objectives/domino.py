@@ -1,0 +1,41 @@
+"""Domino's base term: cross-entropy of the logits before the correction, and how the two share the loss."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from draftc.runtime.objectives.cross_entropy import CrossEntropy
+from draftc.runtime.objectives.distances import cross_entropy
+from draftc.runtime.objectives.slots import ObjectiveError, Scored, Slots, needed
+from draftc.runtime.objectives.term import Objective, Ramp, objective_of
+from draftc.runtime.objectives.weights import PLAIN, Fading
+
+
+@dataclass(frozen=True, slots=True)
+class BaseCrossEntropy:
+    """Σ w·CE / Σ w of the logits before Domino's correction."""
+
+    weigh: Callable[[Slots], Tensor] = PLAIN
+    name = "base_ce"
+    needs_teacher = False
+
+    def denominator(self, slots: Slots) -> Tensor:
+        """Σ w."""
+        return self.weigh(slots).sum()
+
+    def numerator(self, slots: Slots, scored: Scored) -> Tensor:
+        """Σ w·CE of the base logits. Raises `ObjectiveError` when the draft corrects nothing."""
+        base = needed(scored.base, "logits before a correction (family domino)")
+        return (self.weigh(slots) * cross_entropy(base, slots.labels)).sum()
+
+
+def domino_objective(gamma: float | None, start: float = 1.0, decay_ratio: float = 0.5) -> Objective:
+    """(1 - λ)·final + λ·base; λ falls in a straight line from `start` to 0 in the first `decay_ratio` of the steps.
+
+    Raises `ObjectiveError` unless both lie in [0, 1].
+    """
+    if not (0 <= start <= 1 and 0 <= decay_ratio <= 1):
+        raise ObjectiveError(f"lambda starts at {start} and falls in {decay_ratio} of the steps; both lie in [0, 1]")
+    final, base = Ramp(1 - start, 1.0, 0.0, decay_ratio), Ramp(start, 0.0, 0.0, decay_ratio)
+    return objective_of((CrossEntropy(Fading(gamma)), final), (BaseCrossEntropy(Fading(gamma)), base))
