@@ -68,24 +68,23 @@ class Verdict:
 def verify(
     folder: Path,
     backends: tuple[str | None, ...] = (None,),
-    dtype: str | None = None,
+    dtype: str = "float32",
     device: str = "cpu",
     whole: bool = False,
 ) -> Iterator[Verdict]:
     """Compare the bundle in `folder` with the reference modules of its layout, one verdict per backend.
 
-    Weights and inputs are drawn, not loaded. One layer of each class is run, or the `whole` stack. `dtype` is that of
-    the layout unless given. The reference always runs on eager, `kda_recurrent` and opt 0. Raises BundleError when
-    `folder` is no bundle and VerifyError when its code fails.
+    Weights and inputs are drawn in `dtype`, not loaded. One layer of each class is run, or the `whole` stack. The
+    reference always runs on eager, `kda_recurrent` and opt 0. Raises BundleError when `folder` is no bundle and
+    VerifyError when its code fails.
     """
     layout = layout_of(folder)
     layers = list(range(len(layout.layers))) if whole else first_of_each(layout)
-    name = dtype or layout.dtype
-    reference = reference_run(layout, layers, name, device)
+    reference = reference_run(layout, layers, dtype, device)
     for backend in backends:
         with_gradients = not (device == "cpu" and backend in FORWARD_ONLY_ON_CPU)
-        found = bundle_run(folder, layers, name, device, backend, with_gradients)
-        yield Verdict(backend, device, name, TOLERANCE[name], tuple(compared(reference, found)))
+        found = bundle_run(folder, layers, dtype, device, backend, with_gradients)
+        yield Verdict(backend, device, dtype, TOLERANCE[dtype], tuple(compared(reference, found)))
 
 
 def layout_of(folder: Path) -> Layout:

@@ -1,5 +1,6 @@
 """Scaled rope frequencies as transformers computes them: linear, dynamic, yarn, longrope, llama3, proportional."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -13,14 +14,14 @@ class RopeScalingError(ValueError):
     """A rope scaling that no function of transformers can compute."""
 
 
-class RopeFacts:
-    """What transformers' rope functions read of a configuration, for one head of `dim` turned channels."""
+class RopeFacts(SimpleNamespace):
+    """What transformers' rope functions read of a configuration, for one head of `dim` turned channels.
+
+    It has a base because transformers calls its methods: a bundle keeps all methods of such a class.
+    """
 
     def __init__(self, dim: int, theta: float, scaling: Scaling, longest: int) -> None:
-        self.head_dim = dim
-        self.hidden_size = dim
-        self.num_attention_heads = 1
-        self.max_position_embeddings = longest
+        super().__init__(head_dim=dim, hidden_size=dim, num_attention_heads=1, max_position_embeddings=longest)
         self.rope_parameters = {**dict(scaling), "rope_theta": theta}
 
     def standardize_rope_params(self) -> None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def report_of(argument: str) -> "CheckReport":
-    """Check what `argument` names: a file, `-`, or a shipped layout; raises CommandError when there is nothing to read."""
+    """Check what `argument` names, a file, `-` or a shipped layout; raises CommandError when it cannot be read."""
     from draftc.spec.check import check_text
     from draftc.spec.sources import SourceError, open_source
 

@@ -1,5 +1,6 @@
 """`draftc verify`: whether a bundle computes what the reference modules compute."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -8,10 +9,19 @@ import typer
 from draftc.commands.console import errors, progress, table
 
 
+class Precision(StrEnum):
+    """Dtypes that a bundle can be run in."""
+
+    float64 = "float64"
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+    float16 = "float16"
+
+
 def verify(
     bundles: Annotated[list[Path], typer.Argument(help="Bundle folders.", metavar="BUNDLE...")],
     backend: Annotated[list[str] | None, typer.Option(help="Repeatable; by default the bundle's own choice.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="float64, float32, ...; by default the layout's.")] = None,
+    dtype: Annotated[Precision, typer.Option(help="What weights and inputs are drawn in.")] = Precision.float32,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     whole: Annotated[bool, typer.Option(help="Run the whole stack, not one layer of each class.")] = False,
 ) -> None:
@@ -23,7 +33,7 @@ def verify(
         for bundle in bundles:
             rows = []
             with progress(f"verifying {bundle.name}"):
-                for verdict in compare(bundle, tuple(backend or [None]), dtype, device, whole):
+                for verdict in compare(bundle, tuple(backend or [None]), dtype.value, device, whole):
                     worst, name = verdict.largest, verdict.backend or "its own choice"
                     passed = "fails" if verdict.reasons else "passes"
                     rows.append((name, verdict.device, verdict.dtype, f"{worst.relative:.1e}", worst.what, passed))
