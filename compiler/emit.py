@@ -1,6 +1,6 @@
 """The text files of a bundle, from a program after all passes."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import draftc
 from draftc.compiler.classes import Printed, print_class
@@ -87,14 +87,12 @@ def _field(name: str, value: Value) -> str:
 
 def _modeling(program: Program, names: Names, held: tuple[str, ...], configuration: Linked) -> str:
     printed = [print_class(unit) for unit in program.units]
-    symbols = list(dict.fromkeys([*(symbol for entry in printed for symbol in entry.symbols), MODEL]))
-    linked = link(
-        symbols,
-        replaced=narrowed_operations(symbols, held),
-        provided=dict.fromkeys(configuration.names, f".{names.configuration}"),
-        attributes=frozenset().union(*(entry.attributes for entry in printed)),
-    )
+    symbols = list(dict.fromkeys(symbol for entry in printed for symbol in entry.symbols))
+    mentioned = frozenset().union(*(entry.attributes for entry in printed))
+    linked = _linked([*symbols, MODEL], held, names, configuration, mentioned)
+    operations = _linked(symbols, held, names, configuration, linked.attributes)
     _require_distinct([*linked.names, *(unit.name for unit in program.units), names.model_class])
+    before, after = linked.parted(operations.names)
     return render(
         "modeling.py.j2",
         layout_name=program.layout.name,
@@ -102,9 +100,22 @@ def _modeling(program: Program, names: Names, held: tuple[str, ...], configurati
         version=draftc.__version__,
         names=names,
         imports=import_block(_imports(linked, printed, names)),
-        linked=linked.text,
+        operations=before,
         classes="\n\n".join(entry.text for entry in printed),
+        machinery=after,
         attributes=_model_attributes(program, held),
+    )
+
+
+def _linked(
+    roots: Sequence[Symbol], held: tuple[str, ...], names: Names, configuration: Linked, attributes: frozenset[str]
+) -> Linked:
+    """Link what `roots` reach beside code that mentions `attributes`; the configuration's names are imported."""
+    return link(
+        roots,
+        replaced=narrowed_operations(roots, held),
+        provided=dict.fromkeys(configuration.names, f".{names.configuration}"),
+        attributes=attributes,
     )
 
 

@@ -6,7 +6,7 @@ A method is left out only of a class without bases, and only when no reached cod
 a class with a base keeps all its methods, since the base may call them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from draftc.compiler.errors import InternalError
@@ -20,11 +20,30 @@ class LinkError(InternalError):
 
 @dataclass(frozen=True, slots=True)
 class Linked:
-    """Text of the reached definitions, each before its users, with the imports that the text needs."""
+    """Texts of the reached definitions by name, each before its users, with the imports that they need.
 
-    names: tuple[str, ...]
-    text: str
+    `attributes` are the names of attributes that reached code mentions, by which methods were kept.
+    """
+
+    definitions: Mapping[str, str]
     imports: frozenset[Import]
+    attributes: frozenset[str]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the definitions, in order."""
+        return tuple(self.definitions)
+
+    @property
+    def text(self) -> str:
+        """All definitions as `ruff format` parts them."""
+        return _joined(list(self.definitions.values()))
+
+    def parted(self, first: Collection[str]) -> tuple[str, str]:
+        """The text of the definitions named in `first`, which must hold what they reach, and that of the others."""
+        before = [text for name, text in self.definitions.items() if name in first]
+        after = [text for name, text in self.definitions.items() if name not in first]
+        return _joined(before), _joined(after)
 
 
 @dataclass
@@ -84,8 +103,8 @@ def link(
     closure = _closed(roots, replaced or {}, provided or {}, attributes)
     order = _evaluated_first(closure)
     _require_unique(order)
-    texts = [closure.reached[symbol].text_with(closure.kept) for symbol in order]
-    return Linked(tuple(symbol.name for symbol in order), _joined(texts), frozenset(closure.imports))
+    texts = {symbol.name: closure.reached[symbol].text_with(closure.kept) for symbol in order}
+    return Linked(texts, frozenset(closure.imports), closure.kept)
 
 
 def _closed(

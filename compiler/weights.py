@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -131,11 +132,11 @@ def _miscast(file: Path, program: Program) -> tuple[str, ...]:
         return tuple(name for name in _names(source) if _stored(source, name) != tensor_dtype(name, dtype))
 
 
-def _names(source: safe_open) -> list[str]:
+def _names(source: Any) -> list[str]:
     names: list[str] = source.keys()
     return names
 
 
-def _stored(source: safe_open, name: str) -> torch.dtype:
+def _stored(source: Any, name: str) -> torch.dtype:
     words = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32, "I64": torch.int64, "BOOL": torch.bool}
     return words.get(source.get_slice(name).get_dtype(), torch.float64)

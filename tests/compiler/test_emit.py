@@ -213,3 +213,23 @@ def test_stale_sees_every_change(draft, tmp_path):
 
 def test_bundle_files_do_not_change_the_program(draft):
     assert bundle_files(draft.program) == draft.files
+
+
+def test_layers_stand_between_their_operations_and_the_machinery_of_the_model(draft):
+    names = [getattr(node, "name", "") for node in ast.parse(draft.files["modeling_tiny.py"]).body]
+    places = [names.index(name) for name in ("attend", "ContextLayer", "Visibility", "DraftModel", "TinyDraftModel")]
+    assert places == sorted(places)
+
+
+def test_compile_imports_no_models_and_a_second_one_is_quick():
+    script = (
+        "import sys, time\n"
+        "import draftc\n"
+        "draftc.compile('smollm2-135m-dflash')\n"
+        "assert 'transformers.modeling_utils' not in sys.modules\n"
+        "start = time.process_time()\n"
+        "draftc.compile('smollm2-135m-dflash')\n"
+        "print(time.process_time() - start)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert float(done.stdout) < 0.5

@@ -252,3 +252,16 @@ def test_free_names_see_through_scopes():
         "    return lambda k: k + m\n"
     )
     assert set(free_names(tree.body[0])) == {"tuple", "T", "D", "y", "w", "open", "p", "m"}
+
+
+def test_text_is_parted_so_that_the_first_part_stands_alone(package):
+    linked = link([Symbol("linkable.shapes", "forgotten"), Symbol("linkable.shapes", "measure")])
+    first = link([Symbol("linkable.units", "widen")], attributes=linked.attributes)
+    before, after = linked.parted(first.names)
+    assert "def widen" in before
+    assert "class Shape" in after
+    namespace: dict = {}
+    exec(import_block(linked.imports) + before, namespace)
+    assert namespace["widen"](1.0) == 6.0
+    exec(after, namespace)
+    assert namespace["measure"](namespace["Side"](1.0)) == 12.001
