@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from draftc.runtime.blocks import DROPPED, BlockShape, NoAnchorError, ahead, noise_ids, sample_anchors, slot_weights
+from draftc.runtime.blocks import DROPPED, BlockShape, NoAnchorError, ahead, noise_ids, sample_anchors
 from draftc.runtime.packing import Packing, one_per_row
 
 
@@ -26,15 +26,14 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class DraftBatch:
-    """D documents as R rows of context and N blocks of b slots for each row.
+    """D documents as R rows of context and N blocks for each row, of b slots of which T predict a token.
 
     For the target: `input_ids [D, S]` and `attention_mask [D, S]` int64, padded on the right, one document a row.
     For the draft: `source [R, C]` int64 says which row of the flattened `[D·S]` each context row is (-1: padding);
     `anchors [R, N]` are context rows, `DROPPED` last; `starts [R, N]` the first rows of their documents, None when no
     row holds two; `noise_ids [R, N·b]` the tokens to embed; `position_ids [R, C + N·b]` count from each document's own
-    start. For the objective: `tokens [R, N, b+1]` are the tokens from the anchor on (zero past the end), `labels
-    [R, N, b]` those that the slots predict, `weights [R, N, b]` float32 their loss mask, zero where nothing is
-    predicted; `states [R, N, b]` are the context rows whose target state predicts the label. `documents` is D.
+    start. For the objective: `tokens [R, N, T+1]` are the tokens from the anchor on, zero past the end, and `weights
+    [R, N, T]` float32 the loss mask of the predicted ones, zero where there is none. `documents` is D.
     """
 
     input_ids: Tensor
@@ -45,10 +44,24 @@ class DraftBatch:
     noise_ids: Tensor
     position_ids: Tensor
     tokens: Tensor
-    labels: Tensor
     weights: Tensor
-    states: Tensor
     documents: int
+
+    @property
+    def previous(self) -> Tensor:
+        """The token before each predicted one, `[R, N, T]`."""
+        return self.tokens[..., :-1]
+
+    @property
+    def labels(self) -> Tensor:
+        """The predicted tokens, `[R, N, T]`."""
+        return self.tokens[..., 1:]
+
+    @property
+    def states(self) -> Tensor:
+        """The context row whose target state predicts each of `labels`, `[R, N, T]`: that of the token before it."""
+        steps = torch.arange(self.weights.shape[-1], device=self.anchors.device)
+        return (self.anchors[..., None] + steps).clamp(0, self.source.shape[1] - 1)
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> "DraftBatch":
         """The same batch on `device`."""
@@ -88,12 +101,9 @@ def batch_of(documents: Sequence[Document], shape: BlockShape, packing: Packing 
     local = pad_sequence(drawn, batch_first=True, padding_value=DROPPED)
     rows = plan.blocks([len(anchors) for anchors in drawn])
     anchors = rows.lay(local + plan.offsets[:, None], DROPPED)
-    count = shape.block_size + 1
-    tokens = rows.lay(ahead(ids, local, count), 0)
     slots = torch.arange(shape.block_size)
     slot_positions = (rows.lay(local, 0)[..., None] + slots).flatten(1)
     noise = noise_ids(ids, local, shape.block_size, shape.mask_token_id).unflatten(1, (-1, shape.block_size))
-    states = anchors[..., None] + slots + shape.label_offset - 1
     return DraftBatch(
         input_ids=ids,
         attention_mask=real,
@@ -102,9 +112,7 @@ def batch_of(documents: Sequence[Document], shape: BlockShape, packing: Packing 
         starts=rows.lay(plan.offsets[:, None].expand_as(local), 0) if plan.is_shared else None,
         noise_ids=rows.lay(noise, shape.mask_token_id).flatten(1),
         position_ids=torch.cat([plan.positions(), slot_positions], dim=1),
-        tokens=tokens,
-        labels=tokens[..., shape.label_offset : shape.label_offset + shape.block_size],
-        weights=rows.lay(slot_weights(mask, local, shape), 0),
-        states=states.clamp(0, plan.width - 1),
+        tokens=rows.lay(ahead(ids, local, shape.steps + 1), 0),
+        weights=rows.lay(ahead(mask, local, shape.steps + 1)[..., 1:], 0),
         documents=len(documents),
     )

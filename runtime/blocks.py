@@ -16,19 +16,14 @@ class NoAnchorError(ValueError):
 class BlockShape:
     """How blocks are cut from a document.
 
-    `num_anchors` is the most blocks of a document, `block_size` the slots of each. Slot k of the block anchored at a
-    predicts the token at a + k + `label_offset`; with offset 0 slot 0 is the anchor's own token and predicts nothing.
+    `num_anchors` is the most blocks of a document, `block_size` the slots of each, of which `steps` predict something:
+    step i of the block anchored at a predicts the token at a + 1 + i from that at a + i.
     """
 
     num_anchors: int
     block_size: int
     mask_token_id: int
-    label_offset: int = 0
-
-    @property
-    def first_slot(self) -> int:
-        """The first slot that predicts something."""
-        return 1 - self.label_offset
+    steps: int
 
 
 def anchor_candidates(loss_mask: Tensor) -> Tensor:
@@ -81,13 +76,3 @@ def ahead(values: Tensor, anchors: Tensor, count: int) -> Tensor:
     inside = (places < values.shape[1]) & (anchors != DROPPED)[..., None]
     flat = places.clamp(0, values.shape[1] - 1).flatten(1)
     return torch.where(inside, values.gather(1, flat).view_as(places), 0)
-
-
-def slot_weights(loss_mask: Tensor, anchors: Tensor, shape: BlockShape) -> Tensor:
-    """The value of the loss mask at the token that each slot predicts, `[B, N, b]`; zero where it predicts nothing.
-
-    `loss_mask [B, S]` may hold any weight; beyond the end of the sequence and in dropped blocks there is nothing.
-    """
-    seen = ahead(loss_mask, anchors, shape.block_size + shape.label_offset)[..., shape.label_offset :]
-    predicts = torch.arange(shape.block_size, device=anchors.device) >= shape.first_slot
-    return torch.where(predicts, seen, 0)

@@ -1,4 +1,4 @@
-"""DFlash's term: cross-entropy of every slot with the token it stands for."""
+"""DFlash's term: cross-entropy of every step with the token it stands for."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,22 +6,22 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from draftc.runtime.objectives.distances import cross_entropy
-from draftc.runtime.objectives.slots import Scored, Slots
+from draftc.runtime.objectives.steps import Scored, Steps
 from draftc.runtime.objectives.weights import PLAIN
 
 
 @dataclass(frozen=True, slots=True)
 class CrossEntropy:
-    """Σ w·CE / Σ w over all slots, w from `weigh`."""
+    """Σ w·CE / Σ w over all steps, w from `weigh`."""
 
-    weigh: Callable[[Slots], Tensor] = PLAIN
+    weigh: Callable[[Steps], Tensor] = PLAIN
     name = "ce"
     needs_teacher = False
 
-    def denominator(self, slots: Slots) -> Tensor:
+    def denominator(self, steps: Steps) -> Tensor:
         """Σ w."""
-        return self.weigh(slots).sum()
+        return self.weigh(steps).sum()
 
-    def numerator(self, slots: Slots, scored: Scored) -> Tensor:
+    def numerator(self, steps: Steps, scored: Scored) -> Tensor:
         """Σ w·CE of the final logits."""
-        return (self.weigh(slots) * cross_entropy(scored.logits, slots.labels)).sum()
+        return (self.weigh(steps) * cross_entropy(scored.logits, steps.labels)).sum()

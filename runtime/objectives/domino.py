@@ -7,7 +7,7 @@ from torch import Tensor
 
 from draftc.runtime.objectives.cross_entropy import CrossEntropy
 from draftc.runtime.objectives.distances import cross_entropy
-from draftc.runtime.objectives.slots import ObjectiveError, Scored, Slots, needed
+from draftc.runtime.objectives.steps import ObjectiveError, Scored, Steps
 from draftc.runtime.objectives.term import Objective, Ramp, objective_of
 from draftc.runtime.objectives.weights import PLAIN, Fading
 
@@ -16,18 +16,17 @@ from draftc.runtime.objectives.weights import PLAIN, Fading
 class BaseCrossEntropy:
     """Σ w·CE / Σ w of the logits before Domino's correction."""
 
-    weigh: Callable[[Slots], Tensor] = PLAIN
+    weigh: Callable[[Steps], Tensor] = PLAIN
     name = "base_ce"
     needs_teacher = False
 
-    def denominator(self, slots: Slots) -> Tensor:
+    def denominator(self, steps: Steps) -> Tensor:
         """Σ w."""
-        return self.weigh(slots).sum()
+        return self.weigh(steps).sum()
 
-    def numerator(self, slots: Slots, scored: Scored) -> Tensor:
-        """Σ w·CE of the base logits. Raises `ObjectiveError` when the draft corrects nothing."""
-        base = needed(scored.base, "logits before a correction (family domino)")
-        return (self.weigh(slots) * cross_entropy(base, slots.labels)).sum()
+    def numerator(self, steps: Steps, scored: Scored) -> Tensor:
+        """Σ w·CE of the base logits."""
+        return (self.weigh(steps) * cross_entropy(scored.base, steps.labels)).sum()
 
 
 def domino_objective(gamma: float | None, start: float = 1.0, decay_ratio: float = 0.5) -> Objective:

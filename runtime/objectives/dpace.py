@@ -1,4 +1,4 @@
-"""D-PACE: slots weigh what the draft's own confidence says that acceptance would gain there."""
+"""D-PACE: steps weigh what the draft's own confidence says that acceptance would gain there."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,22 +7,22 @@ import torch
 from torch import Tensor
 
 from draftc.runtime.objectives.distances import cross_entropy
-from draftc.runtime.objectives.slots import ObjectiveError, Scored, Slots
+from draftc.runtime.objectives.steps import ObjectiveError, Scored, Steps
 
 
 def reach(confidence: Tensor, valid: Tensor) -> Tensor:  # noqa: ARG001 - one signature for every credit
-    """P_k = Π_{i<=k} s_i, `[M, b]`: how likely the block is accepted up to slot k."""
+    """P_k = Π_{i<=k} s_i, `[M, T]`: how likely the block is accepted up to step k."""
     return confidence.cumprod(-1)
 
 
 def reach_beyond(confidence: Tensor, valid: Tensor) -> Tensor:
-    """Σ_{i>=k} P_i m_i, `[M, b]`: what is accepted from slot k on."""
+    """Σ_{i>=k} P_i m_i, `[M, T]`: what is accepted from step k on."""
     gained = confidence.cumprod(-1) * valid
     return gained.flip(-1).cumsum(-1).flip(-1)
 
 
 def continuation(confidence: Tensor, valid: Tensor) -> Tensor:
-    """Σ_{i>=k} P_i m_i / P_k, `[M, b]`: what follows slot k once it is reached."""
+    """Σ_{i>=k} P_i m_i / P_k, `[M, T]`: what follows step k once it is reached."""
     return reach_beyond(confidence, valid) / confidence.cumprod(-1)
 
 
@@ -35,7 +35,7 @@ CREDITS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 @dataclass(frozen=True, slots=True)
 class Dpace:
-    """Σ m·credit·CE over the number of documents, with s = (1 - α)·q(label) + α at valid slots and 1 elsewhere.
+    """Σ m·credit·CE over the number of documents, with s = (1 - α)·q(label) + α at valid steps and 1 elsewhere.
 
     q is detached. `credit` names one of `CREDITS`. Raises `ObjectiveError` for another, and for α outside [0, 1].
     """
@@ -53,13 +53,13 @@ class Dpace:
         """The word under which logs show the term."""
         return self.credit
 
-    def denominator(self, slots: Slots) -> Tensor:
+    def denominator(self, steps: Steps) -> Tensor:
         """The number of documents."""
-        return slots.weights.new_tensor(slots.documents)
+        return steps.weights.new_tensor(steps.documents)
 
-    def numerator(self, slots: Slots, scored: Scored) -> Tensor:
+    def numerator(self, steps: Steps, scored: Scored) -> Tensor:
         """Σ m·credit·CE of the final logits."""
-        loss = cross_entropy(scored.logits, slots.labels)
-        valid = slots.weights > 0
+        loss = cross_entropy(scored.logits, steps.labels)
+        valid = steps.weights > 0
         confidence = torch.where(valid, (1 - self.alpha) * torch.exp(-loss.detach()) + self.alpha, 1)
-        return (slots.weights * CREDITS[self.credit](confidence, valid.to(loss.dtype)) * loss).sum()
+        return (steps.weights * CREDITS[self.credit](confidence, valid.to(loss.dtype)) * loss).sum()

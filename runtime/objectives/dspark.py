@@ -9,7 +9,7 @@ from torch import Tensor
 
 from draftc.runtime.objectives.cross_entropy import CrossEntropy
 from draftc.runtime.objectives.distances import total_difference
-from draftc.runtime.objectives.slots import Scored, Slots, needed, widened
+from draftc.runtime.objectives.steps import Scored, Steps, needed, widened
 from draftc.runtime.objectives.term import Objective, objective_of
 from draftc.runtime.objectives.weights import PREFIX, PrefixFading
 
@@ -20,38 +20,38 @@ TEACHER = "the target's distribution (last hidden states of the target)"
 class TeacherDistance:
     """Σ w·Σ_v |q - p| / Σ w."""
 
-    weigh: Callable[[Slots], Tensor] = PREFIX
+    weigh: Callable[[Steps], Tensor] = PREFIX
     name = "l1"
     needs_teacher = True
 
-    def denominator(self, slots: Slots) -> Tensor:
+    def denominator(self, steps: Steps) -> Tensor:
         """Σ w."""
-        return self.weigh(slots).sum()
+        return self.weigh(steps).sum()
 
-    def numerator(self, slots: Slots, scored: Scored) -> Tensor:
+    def numerator(self, steps: Steps, scored: Scored) -> Tensor:
         """Σ w·L1 of the final logits."""
-        return (self.weigh(slots) * total_difference(scored.logits, needed(scored.teacher, TEACHER))).sum()
+        return (self.weigh(steps) * total_difference(scored.logits, needed(scored.teacher, TEACHER))).sum()
 
 
 @dataclass(frozen=True, slots=True)
 class ConfidenceLoss:
     """Σ w·BCE(confidence, â) / Σ w; â = 1 - L1/2 is the rate at which the target accepts the draft, detached."""
 
-    weigh: Callable[[Slots], Tensor] = PREFIX
+    weigh: Callable[[Steps], Tensor] = PREFIX
     name = "confidence"
     needs_teacher = True
 
-    def denominator(self, slots: Slots) -> Tensor:
+    def denominator(self, steps: Steps) -> Tensor:
         """Σ w."""
-        return self.weigh(slots).sum()
+        return self.weigh(steps).sum()
 
-    def numerator(self, slots: Slots, scored: Scored) -> Tensor:
+    def numerator(self, steps: Steps, scored: Scored) -> Tensor:
         """Σ w·BCE of the confidence logits."""
         confidence = widened(needed(scored.confidence, "a confidence head (family dspark)"))
         with torch.no_grad():
             distance = total_difference(scored.logits, needed(scored.teacher, TEACHER))
             accepted = (1 - distance / 2).clamp(0, 1).to(confidence.dtype)
-        return (self.weigh(slots) * F.binary_cross_entropy_with_logits(confidence, accepted, reduction="none")).sum()
+        return (self.weigh(steps) * F.binary_cross_entropy_with_logits(confidence, accepted, reduction="none")).sum()
 
 
 def dspark_objective(

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from draftc.runtime.objectives.distances import acceptance, cross_entropy, divergence
 from draftc.runtime.objectives.dspark import TEACHER
-from draftc.runtime.objectives.slots import ObjectiveError, Scored, Slots, needed
+from draftc.runtime.objectives.steps import ObjectiveError, Scored, Steps, needed
 from draftc.runtime.objectives.weights import PLAIN
 
 LK_FORMS = ("alpha", "tv", "lambda")
@@ -21,19 +21,19 @@ LEAST_ACCEPTANCE = 1e-6  # float32 rounds Σ min(p, q) to 0 for distant distribu
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """How often a slot is accepted, `rate [M, b]`, and the KL divergence `kl [M, b]` that belongs to it."""
+    """How often a step is accepted, `rate [M, T]`, and the KL divergence `kl [M, T]` that belongs to it."""
 
     rate: Tensor
     kl: Tensor
 
 
-def overlap_with_label(slots: Slots, scored: Scored) -> Overlap:
+def overlap_with_label(steps: Steps, scored: Scored) -> Overlap:
     """The overlap with the token of the data."""
-    loss = cross_entropy(scored.logits, slots.labels)
+    loss = cross_entropy(scored.logits, steps.labels)
     return Overlap(torch.exp(-loss), loss)
 
 
-def overlap_with_target(slots: Slots, scored: Scored) -> Overlap:  # noqa: ARG001 - one signature for both
+def overlap_with_target(steps: Steps, scored: Scored) -> Overlap:  # noqa: ARG001 - one signature for both
     """The overlap with the target's distribution. Raises `ObjectiveError` when it is not there."""
     teacher = needed(scored.teacher, TEACHER)
     return Overlap(acceptance(scored.logits, teacher), divergence(scored.logits, teacher))
@@ -43,21 +43,21 @@ def overlap_with_target(slots: Slots, scored: Scored) -> Overlap:  # noqa: ARG00
 class AcceptanceLoss:
     """Σ w·loss / Σ w, by `form`: alpha is -log a, tv is 1 - a, lambda mixes KL and 1 - a.
 
-    The share of KL is `kl_scale`·exp(-`kl_decay`·a), a of the slot itself and detached, at most 1: a mean over a batch
-    would make the loss depend on how the batch is split. Raises `ObjectiveError` for another form, and for a
-    negative scale or decay.
+    The share of KL is `kl_scale`·exp(-`kl_decay`·a), a of the step itself and detached: a mean over a batch would
+    make the loss depend on how the batch is split. Raises `ObjectiveError` for another form, a scale outside
+    [0, 1], and a negative decay.
     """
 
     form: str = "lambda"
     needs_teacher: bool = True
     kl_scale: float = 1.0
     kl_decay: float = 3.0
-    weigh: Callable[[Slots], Tensor] = PLAIN
+    weigh: Callable[[Steps], Tensor] = PLAIN
 
     def __post_init__(self) -> None:
-        if self.form not in LK_FORMS or self.kl_scale < 0 or self.kl_decay < 0:
+        if self.form not in LK_FORMS or not 0 <= self.kl_scale <= 1 or self.kl_decay < 0:
             raise ObjectiveError(
-                f"an LK loss is one of {', '.join(LK_FORMS)} with kl_scale and kl_decay not negative, not {self}"
+                f"an LK loss is one of {', '.join(LK_FORMS)} with kl_scale in [0, 1] and kl_decay >= 0, not {self}"
             )
 
     @property
@@ -65,20 +65,20 @@ class AcceptanceLoss:
         """The word under which logs show the term."""
         return f"lk_{self.form}"
 
-    def denominator(self, slots: Slots) -> Tensor:
+    def denominator(self, steps: Steps) -> Tensor:
         """Σ w."""
-        return self.weigh(slots).sum()
+        return self.weigh(steps).sum()
 
-    def numerator(self, slots: Slots, scored: Scored) -> Tensor:
+    def numerator(self, steps: Steps, scored: Scored) -> Tensor:
         """Σ w·loss of the final logits."""
-        found = (overlap_with_target if self.needs_teacher else overlap_with_label)(slots, scored)
-        return (self.weigh(slots) * self.loss(found)).sum()
+        found = (overlap_with_target if self.needs_teacher else overlap_with_label)(steps, scored)
+        return (self.weigh(steps) * self.loss(found)).sum()
 
     def loss(self, found: Overlap) -> Tensor:
-        """The loss of every slot, `[M, b]`."""
+        """The loss of every step, `[M, T]`."""
         if self.form == "tv":
             return 1 - found.rate
         if self.form == "alpha":
             return -found.rate.clamp(min=LEAST_ACCEPTANCE).log() if self.needs_teacher else found.kl
-        share = (self.kl_scale * torch.exp(-self.kl_decay * found.rate.detach())).clamp(max=1)
+        share = self.kl_scale * torch.exp(-self.kl_decay * found.rate.detach())
         return share * found.kl + (1 - share) * (1 - found.rate)

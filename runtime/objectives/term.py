@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from draftc.runtime.objectives.slots import ObjectiveError, Scored, Slots
+from draftc.runtime.objectives.steps import ObjectiveError, Scored, Steps
 
 Coefficient = Callable[[float], float]
 
@@ -25,12 +25,12 @@ class Term(Protocol):
 
     @property
     def needs_teacher(self) -> bool:
-        """Whether `Slots.teacher` must be there."""
+        """Whether `Steps.teacher` must be there."""
 
-    def denominator(self, slots: Slots) -> Tensor:
+    def denominator(self, steps: Steps) -> Tensor:
         """What the numerators of all blocks are divided by: a scalar that adds up over blocks."""
 
-    def numerator(self, slots: Slots, scored: Scored) -> Tensor:
+    def numerator(self, steps: Steps, scored: Scored) -> Tensor:
         """The loss of these blocks, summed: a scalar."""
 
 
@@ -87,13 +87,13 @@ class Objective:
         """Whether any term compares with the target's distribution."""
         return any(term.needs_teacher for term in self.terms)
 
-    def denominators(self, slots: Slots) -> Tensor:
+    def denominators(self, steps: Steps) -> Tensor:
         """The denominators of these blocks, `[terms]` float64."""
-        return torch.stack([term.denominator(slots).double() for term in self.terms])
+        return torch.stack([term.denominator(steps).double() for term in self.terms])
 
-    def numerators(self, slots: Slots, scored: Scored) -> Tensor:
+    def numerators(self, steps: Steps, scored: Scored) -> Tensor:
         """The numerators of these blocks, `[terms]`."""
-        return torch.stack([term.numerator(slots, scored) for term in self.terms])
+        return torch.stack([term.numerator(steps, scored) for term in self.terms])
 
     def combine(self, numerators: Tensor, denominators: Tensor, progress: float) -> Tensor:
         """The loss of `numerators [terms]` over `denominators [terms]`, those of the whole step.

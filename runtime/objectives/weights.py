@@ -1,16 +1,16 @@
-"""How much each slot counts: the loss mask, faded along the block."""
+"""How much each step counts: the loss mask, faded along the block."""
 
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from draftc.runtime.objectives.slots import ObjectiveError, Slots
+from draftc.runtime.objectives.steps import ObjectiveError, Steps
 
 
 @dataclass(frozen=True, slots=True)
 class Fading:
-    """The loss mask times exp(-i/γ), i counted from the first slot that predicts; without `gamma` the mask alone."""
+    """The loss mask times exp(-i/γ) at step i; without `gamma` the mask alone."""
 
     gamma: float | None = None
 
@@ -18,29 +18,28 @@ class Fading:
         if self.gamma is not None and self.gamma <= 0:
             raise ObjectiveError(f"loss decay gamma {self.gamma} must be positive")
 
-    def __call__(self, slots: Slots) -> Tensor:
-        """The weights `[M, b]`."""
+    def __call__(self, steps: Steps) -> Tensor:
+        """The weights `[M, T]`."""
         if self.gamma is None:
-            return slots.weights
-        steps = torch.arange(slots.weights.shape[-1], device=slots.weights.device) - slots.first_slot
-        return slots.weights * torch.exp(-steps.clamp(min=0) / self.gamma)
+            return steps.weights
+        places = torch.arange(steps.weights.shape[-1], dtype=steps.weights.dtype, device=steps.weights.device)
+        return steps.weights * torch.exp(-places / self.gamma)
 
 
 @dataclass(frozen=True, slots=True)
 class PrefixFading:
-    """As `Fading`, of one for every slot up to the first whose mask is not above 0.5, and zero from there on."""
+    """As `Fading`, of one for every step up to the first whose mask is not above 0.5, and zero from there on."""
 
     gamma: float | None = None
 
-    def __call__(self, slots: Slots) -> Tensor:
-        """The weights `[M, b]`."""
-        return Fading(self.gamma)(slots.with_weights(supervised_prefix(slots)))
+    def __call__(self, steps: Steps) -> Tensor:
+        """The weights `[M, T]`."""
+        return Fading(self.gamma)(steps.with_weights(supervised_prefix(steps)))
 
 
-def supervised_prefix(slots: Slots) -> Tensor:
-    """One for every slot that predicts a supervised token behind supervised tokens only, `[M, b]`."""
-    counts = (slots.weights > 0.5).to(slots.weights.dtype)
-    return torch.cat([counts[:, : slots.first_slot], counts[:, slots.first_slot :].cumprod(-1)], dim=-1)
+def supervised_prefix(steps: Steps) -> Tensor:
+    """One for every step that predicts a supervised token behind supervised tokens only, `[M, T]`."""
+    return (steps.weights > 0.5).to(steps.weights.dtype).cumprod(-1)
 
 
 PLAIN = Fading()

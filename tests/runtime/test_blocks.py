@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from draftc.runtime.blocks import DROPPED, BlockShape, NoAnchorError, ahead, noise_ids, sample_anchors, slot_weights
+from draftc.runtime.blocks import DROPPED, NoAnchorError, ahead, noise_ids, sample_anchors
 
 LOSS_MASK = torch.tensor([[0, 1, 1, 1, 0, 1, 1, 0, 1, 0], [1, 1, 0, 0, 0, 0, 0, 0, 0, 0]])
 
@@ -62,17 +62,3 @@ def test_slots_hold_the_anchor_token_then_masks() -> None:
 def test_what_lies_ahead_ends_with_the_sequence() -> None:
     tokens = torch.arange(1, 7)[None]
     assert ahead(tokens, torch.tensor([[0, 4, DROPPED]]), 4).tolist() == [[[1, 2, 3, 4], [5, 6, 0, 0], [0, 0, 0, 0]]]
-
-
-@pytest.mark.parametrize("offset", [0, 1])
-def test_slots_weigh_what_the_mask_says_of_their_label(offset: int) -> None:
-    mask = torch.tensor([[1.0, 1.0, 0.5, 0.0, 1.0, 1.0]])
-    anchors = torch.tensor([[0, 3, 4, DROPPED]])
-    shape = BlockShape(num_anchors=4, block_size=3, mask_token_id=9, label_offset=offset)
-    want = torch.zeros(1, 4, 3)
-    for block, anchor in enumerate(anchors[0].tolist()):
-        for slot in range(3):
-            place = anchor + slot + offset
-            if anchor != DROPPED and place < 6 and (slot > 0 or offset):
-                want[0, block, slot] = mask[0, place]
-    assert torch.equal(slot_weights(mask, anchors, shape), want)
