@@ -49,7 +49,7 @@ def bundle_files(program: Program, source: str | None = None) -> dict[str, str]:
         f"{names.configuration}.py": configuration[0],
         "layout.resolved.json": form,
         "layout.yaml": form if source is None else source,
-        f"{names.modeling}.py": _modeling(program, names, held, configuration[1]),
+        **_modeling(program, names, held, configuration[1]),
     }
     return {**files, "manifest.json": manifest_json(program, files, held, version)}
 
@@ -85,7 +85,8 @@ def _field(name: str, value: Value) -> str:
     return head + laid_out(made, 4, 4 + len(head))
 
 
-def _modeling(program: Program, names: Names, held: tuple[str, ...], configuration: Linked) -> str:
+def _modeling(program: Program, names: Names, held: tuple[str, ...], configuration: Linked) -> dict[str, str]:
+    """Return the model's file, and the files of kernels that its functions import when they are called."""
     printed = [print_class(unit) for unit in program.units]
     symbols = list(dict.fromkeys(symbol for entry in printed for symbol in entry.symbols))
     mentioned = frozenset().union(*(entry.attributes for entry in printed))
@@ -93,7 +94,7 @@ def _modeling(program: Program, names: Names, held: tuple[str, ...], configurati
     operations = _linked(symbols, held, names, configuration, linked.attributes)
     _require_distinct([*linked.names, *(unit.name for unit in program.units), names.model_class])
     before, after = linked.parted(operations.names)
-    return render(
+    text = render(
         "modeling.py.j2",
         layout_name=program.layout.name,
         summary=summary(program.layout),
@@ -105,6 +106,7 @@ def _modeling(program: Program, names: Names, held: tuple[str, ...], configurati
         machinery=after,
         attributes=_model_attributes(program, held),
     )
+    return {f"{names.modeling}.py": text, **linked.companions}
 
 
 def _linked(

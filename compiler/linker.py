@@ -6,6 +6,8 @@ A method is left out only of a class without bases, and only when no reached cod
 a class with a base keeps all its methods, since the base may call them.
 """
 
+import ast
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -22,12 +24,14 @@ class LinkError(InternalError):
 class Linked:
     """Texts of the reached definitions by name, each before its users, with the imports that they need.
 
-    `attributes` are the names of attributes that reached code mentions, by which methods were kept.
+    `attributes` are the names of attributes that reached code mentions, by which methods were kept. `companions` are
+    the modules that functions import when they are called: copied whole, for files beside the text, by file name.
     """
 
     definitions: Mapping[str, str]
     imports: frozenset[Import]
     attributes: frozenset[str]
+    companions: Mapping[str, str]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -103,8 +107,33 @@ def link(
     closure = _closed(roots, replaced or {}, provided or {}, attributes)
     order = _evaluated_first(closure)
     _require_unique(order)
-    texts = {symbol.name: closure.reached[symbol].text_with(closure.kept) for symbol in order}
-    return Linked(texts, frozenset(closure.imports), closure.kept)
+    texts = {symbol.name: _beside(closure.reached[symbol].text_with(closure.kept), symbol.module) for symbol in order}
+    return Linked(texts, frozenset(closure.imports), closure.kept, _companions(closure))
+
+
+def _companions(closure: _Closure) -> dict[str, str]:
+    """Return the files of the modules that reached functions import, and of those that these import in turn."""
+    found: dict[str, str] = {}
+    waiting = [
+        module
+        for symbol, definition in closure.reached.items()
+        for node in definition.inner_imports(closure.kept)
+        if (module := read_source(symbol.module).companion_of(node)) is not None
+    ]
+    while waiting:
+        source = read_source(waiting.pop())
+        name = f"{source.module.rpartition('.')[2]}.py"
+        if name not in found:
+            found[name] = _beside(source.text, source.module)
+            nodes = [node for node in ast.walk(source.tree) if isinstance(node, ast.ImportFrom)]
+            waiting.extend(module for node in nodes if (module := source.companion_of(node)) is not None)
+    return dict(sorted(found.items()))
+
+
+def _beside(text: str, module: str) -> str:
+    """Return `text` with its imports of our modules as imports of files in the same folder."""
+    top = re.escape(module.partition(".")[0])
+    return re.sub(rf"(?m)^(\s*from )(?:{top}\b|\.)[\w.]*?\.?(\w+) import ", r"\1.\2 import ", text)
 
 
 def _closed(

@@ -71,6 +71,11 @@ class Definition:
     def _dropped(self, kept: frozenset[str]) -> tuple[ast.AST, ...]:
         return tuple(found for found in self.prunable if found.name not in kept)
 
+    def inner_imports(self, kept: frozenset[str]) -> tuple[ast.ImportFrom, ...]:
+        """The `from` imports inside the bodies of what stays when only methods named in `kept` stay."""
+        parts = [part for part in self._parts if part not in self._dropped(kept)]
+        return tuple(node for part in parts for node in ast.walk(part) if isinstance(node, ast.ImportFrom))
+
     def text_with(self, kept: frozenset[str]) -> str:
         """Return the text, ending in a newline, without the methods that are not in `kept`."""
         gone: set[int] = set()
@@ -97,18 +102,30 @@ class Source:
     """A module of ours: its definitions by name, and what its imports bind."""
 
     module: str
+    package: str
     definitions: Mapping[str, Definition]
     bound: Mapping[str, Import]
     tree: ast.Module
+    text: str
 
     def resolve(self, name: str) -> Symbol | Import | None:
         """Return what `name` means at the top level of this module; None for builtins."""
         if name in self.definitions:
             return Symbol(self.module, name)
         found = self.bound.get(name)
-        if found is None or found.module.partition(".")[0] != self.module.partition(".")[0]:
+        if found is None or not self.is_ours(found.module):
             return found
         return Symbol(found.module, found.name or "")
+
+    def is_ours(self, module: str) -> bool:
+        """Whether an absolute module name lies in the same top-level package."""
+        return module.partition(".")[0] == self.module.partition(".")[0]
+
+    def companion_of(self, node: ast.ImportFrom) -> str | None:
+        """Return the module of ours that an import names, None for any other."""
+        module = "." * node.level + (node.module or "")
+        found = resolve_name(module, self.package) if node.level else module
+        return found if self.is_ours(found) else None
 
 
 @cache
@@ -125,7 +142,7 @@ def read_source(module: str) -> Source:
     definitions = {name: _definition(node, lines) for node in tree.body for name in defined_names(node)}
     statements = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
     bound = {found.bound: _absolute(found, spec.parent or "") for node in statements for found in imports_of(node)}
-    return Source(module, definitions, bound, tree)
+    return Source(module, spec.parent or "", definitions, bound, tree, text)
 
 
 def _absolute(found: Import, package: str) -> Import:

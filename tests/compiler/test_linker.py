@@ -97,6 +97,32 @@ def widen(x: float) -> float:
 FACTOR = SCALE * 3
 ''',
     "more.py": "def widen(x):\n    return x\n",
+    "slow.py": '''
+"""A function that needs a kernel."""
+
+
+def weigh(x):
+    """Import when called."""
+    try:
+        from linkable.kernels import launch
+    except ImportError as missing:
+        raise RuntimeError(missing) from missing
+    return launch(x)
+''',
+    "kernels.py": '''
+"""Copied whole."""
+
+import math
+
+from .kernel_parts import half
+
+
+@staticmethod
+def launch(x):
+    """Launch."""
+    return half(math.floor(x))
+''',
+    "kernel_parts.py": "def half(x):\n    return x / 2\n",
 }
 
 
@@ -202,10 +228,28 @@ def test_import_blocks_are_what_ruff_would_write():
 def linkable_modules() -> list[str]:
     found = sorted(RUNTIME.rglob("*.py"))
     names = [".".join(("draftc", "runtime", *path.relative_to(RUNTIME).with_suffix("").parts)) for path in found]
-    return [name.removesuffix(".__init__") for name in names if name.rsplit(".")[-1] not in UNLINKED]
+    plain = [name.removesuffix(".__init__") for name in names if name not in companions()]
+    return [name for name in plain if name.rsplit(".")[-1] not in UNLINKED]
+
+
+def companions() -> list[str]:
+    """Files of kernels: decorators of an optional package run when they are imported, so they are copied whole."""
+    found = sorted(RUNTIME.rglob("triton_*.py"))
+    return [".".join(("draftc", "runtime", *path.relative_to(RUNTIME).with_suffix("").parts)) for path in found]
 
 
 UNLINKED = ("request", "registry", "blocks")
+
+
+def test_companions_import_torch_the_standard_library_and_each_other():
+    known = companions()
+    allowed = {"torch", "triton", *sys.stdlib_module_names}
+    for module in known:
+        source = read_source(module)
+        for found in source.bound.values():
+            assert found.module in known or found.module.partition(".")[0] in allowed, (
+                f"{module} imports {found.module}"
+            )
 
 
 @pytest.mark.parametrize("module", linkable_modules())
@@ -265,3 +309,20 @@ def test_text_is_parted_so_that_the_first_part_stands_alone(package):
     assert namespace["widen"](1.0) == 6.0
     exec(after, namespace)
     assert namespace["measure"](namespace["Side"](1.0)) == 12.001
+
+
+def test_modules_that_functions_import_are_copied_whole_beside_the_text(package, tmp_path):
+    linked = link([Symbol("linkable.slow", "weigh")])
+    assert linked.names == ("weigh",)
+    assert list(linked.companions) == ["kernel_parts.py", "kernels.py"]
+    assert linked.companions["kernels.py"] == SOURCES["kernels.py"].lstrip("\n")
+    folder = tmp_path / "alone" / "bundle"
+    folder.mkdir(parents=True)
+    for name, text in linked.companions.items():
+        (folder / name).write_text(text)
+    (folder / "model.py").write_text(import_block(linked.imports) + linked.text)
+    script = "import sys; sys.path.insert(0, '.'); from bundle.model import weigh; print(weigh(5.5))"
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", script], cwd=tmp_path / "alone", capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "2.5\n"
