@@ -1,0 +1,205 @@
+"""Training steps on a CUDA card: do backends agree, and how long does a step take: `python bench/gpu_step.py [folder]`.
+
+The step is that of the public comparison: 5 layers of Qwen3-4B size, 4,096 context rows, 512 blocks of 16 slots, batch
+1, bf16, forward and backward. The peer is z-lab's own model (package dflash 0.1.0) with our weights, on the attention
+that it hard-wires: sdpa under a dense mask. Agreement is shown on short blocks, one layer of each class of each layout,
+against eager in float32.
+"""
+
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from record import RESULTS, card, write
+
+import draftc
+from draftc import bundles
+from draftc.compiler import probe
+from draftc.compiler.api import CompiledDraft
+from draftc.compiler.naming import names_of
+from draftc.compiler.verify import compared, first_of_each
+
+DENSE = ("qwen3-4b-dflash", "qwen3-8b-dflash", "qwen3.6-27b-dflash", "qwen2.5-0.5b-dflash", "gpt-oss-20b-dflash")
+LAYOUTS = (*DENSE, "smollm2-135m-dflash", "mla-full-gqa-sliding", "deepseek-v3-mla-dflash")
+CONTEXT, BLOCKS = 4096, 512
+BF16, FP32 = 5e-2, 1e-4  # of scale: sums in another order, and through bf16 rounding of every value on the way
+SECONDS = float(os.environ.get("BENCH_SECONDS", "600"))
+BEGAN = time.perf_counter()
+
+
+def milliseconds(step: Callable[[], object], repeats: int = 7) -> float:
+    """Return the median time of `step`, measured by events after two warm-ups."""
+    step(), step()
+    times = []
+    for _ in range(repeats):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        step()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(start.elapsed_time(end))
+    return statistics.median(times)
+
+
+def timed(step: Callable[[], object]) -> dict[str, float]:
+    """Return milliseconds and the peak of memory above what lay there before, in GiB."""
+    step()
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    step()
+    torch.cuda.synchronize()
+    peak = (torch.cuda.max_memory_allocated() - before) / 2**30
+    return {"ms": round(milliseconds(step), 2), "peak_gib": round(peak, 2)}
+
+
+class Workload:
+    """Inputs of the step: `noise [1, 8192, H]`, `context [1, 4096, T·W]`, `anchors [1, 512]`."""
+
+    def __init__(self, config: Any) -> None:
+        make = {"device": "cuda", "dtype": torch.bfloat16}
+        torch.manual_seed(0)
+        self.noise = torch.randn(1, BLOCKS * config.block_size, config.target_hidden_size, **make)
+        self.context = torch.randn(1, CONTEXT, config.context_width, **make)
+        self.anchors = torch.randperm(CONTEXT - 1, device="cuda")[:BLOCKS].sort().values[None]
+
+    def ours(self, model: Any) -> None:
+        """Forward and backward of a compiled draft."""
+        model.zero_grad(set_to_none=True)
+        out = model(noise_embeds=self.noise, context_hidden_states=self.context, anchors=self.anchors)
+        out.last_hidden_state.float().pow(2).mean().backward()
+
+    def forward(self, model: Any) -> None:
+        """Forward of a compiled draft without gradients."""
+        with torch.no_grad():
+            model(noise_embeds=self.noise, context_hidden_states=self.context, anchors=self.anchors)
+
+    def theirs(self, model: Any, size: int) -> None:
+        """Forward and backward of the peer, its dense mask and positions made outside the clock."""
+        model.zero_grad(set_to_none=True)
+        mask, positions = self.dense(size)
+        out = model(position_ids=positions, attention_mask=mask, noise_embedding=self.noise, target_hidden=self.context)
+        out.float().pow(2).mean().backward()
+
+    def dense(self, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The peer's mask `[1, 1, Q, C+Q]` and positions `[1, C+Q]`, made once."""
+        if not hasattr(self, "_dense"):
+            slots = self.anchors.repeat_interleave(size, 1)
+            block = torch.arange(BLOCKS, device="cuda").repeat_interleave(size)
+            rows = torch.arange(CONTEXT, device="cuda")
+            seen = torch.cat([rows < slots[0][:, None], block[:, None] == block], dim=1)
+            positions = torch.cat([rows, slots[0] + torch.arange(size, device="cuda").repeat(BLOCKS)])[None]
+            self._dense = seen[None, None], positions
+        return self._dense
+
+
+def peer(config: Any, state: dict[str, torch.Tensor]) -> Any:
+    """Return z-lab's model with the weights of ours."""
+    from dflash.model import DFlashDraftModel
+    from transformers import Qwen3Config
+
+    theirs = Qwen3Config(
+        vocab_size=config.vocab_size,
+        hidden_size=config.hidden_size,
+        intermediate_size=9728,
+        num_hidden_layers=config.num_hidden_layers,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        head_dim=128,
+        rms_norm_eps=config.rms_norm_eps,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e6},
+        num_target_layers=36,
+        dflash_config={
+            "target_layer_ids": config.target_layer_ids,
+            "block_size": config.block_size,
+            "mask_token_id": config.mask_token_id,
+        },
+    )
+    model = DFlashDraftModel(theirs).to("cuda", torch.bfloat16)
+    model.load_state_dict(state)
+    return model
+
+
+def step_times() -> dict[str, Any]:
+    """Time the step of qwen3-4b-dflash: ours as it is, ours with compiled layers, the peer."""
+    model = draftc.compile("qwen3-4b-dflash").model("cuda").train()
+    work, found = Workload(model.config), {}
+    found["flex"] = timed(lambda: work.ours(model)) | {
+        "forward_ms": round(milliseconds(lambda: work.forward(model)), 2)
+    }
+    found["z-lab dflash 0.1.0, sdpa"] = peer_times(work, model)
+    for layer in model.layers:
+        layer.compile(fullgraph=True)
+    found["flex, layers compiled, no graph break"] = timed(lambda: work.ours(model))
+    return found
+
+
+def peer_times(work: Workload, model: Any) -> dict[str, float]:
+    """Time the peer with the weights of `model`."""
+    theirs, size = peer(model.config, model.state_dict()).train(), model.config.block_size
+    return timed(lambda: work.theirs(theirs, size))
+
+
+def reduced(draft: CompiledDraft, dtype: torch.dtype, backend: str) -> Any:
+    """Return the emitted model with one layer of each class, forced onto `backend`."""
+    names = names_of(draft.layout.name)
+    module = bundles.install(names.identifier, draft.files)
+    whole = getattr(module, names.model_class)
+    config = draft.model("meta").config
+    os.environ["DRAFTC_BACKEND"] = backend
+    try:
+        with torch.device("cuda"):
+            return probe.shortened(whole, config, first_of_each(draft.layout), dtype)
+    finally:
+        del os.environ["DRAFTC_BACKEND"]
+
+
+def agreement(name: str, draft: CompiledDraft, runs: tuple[tuple[str, torch.dtype], ...], plain: str) -> dict[str, Any]:
+    """Return the largest difference of each run to `plain` in float32, of outputs and of gradients, by run."""
+    expected = probe.measure(reduced(draft, torch.float32, plain), torch.float32, "cuda", with_gradients=True)
+    found = {}
+    for backend, dtype in runs:
+        values = probe.measure(reduced(draft, dtype, backend), dtype, "cuda", with_gradients=True)
+        worst = max(compared(expected, values), key=lambda difference: difference.relative)
+        limit = FP32 if dtype is torch.float32 else BF16
+        word = "agrees" if worst.relative <= limit else "DIFFERS"
+        found[f"{backend} {str(dtype).removeprefix('torch.')}"] = f"{word}: {worst.relative:.1e} ({worst.what})"
+    print(name, found, flush=True)
+    return found
+
+
+def agreements() -> dict[str, Any]:
+    """Compare backends for every layout that there is time for."""
+    bf16, fp32 = torch.bfloat16, torch.float32
+    dense = (("eager", bf16), ("sdpa", fp32), ("sdpa", bf16), ("flex", fp32), ("flex", bf16))
+    kda = (("kda_block", fp32), ("kda_block", bf16))
+    found: dict[str, Any] = {}
+    plans = [(name, dense, "eager") for name in LAYOUTS] + [("qwen3-4b-kda-scan", kda, "kda_recurrent")]
+    for name, runs, plain in plans:
+        if time.perf_counter() - BEGAN > SECONDS:
+            found[name] = "not run: out of time"
+            continue
+        found[name] = agreement(name, draftc.compile(name), runs, plain)
+        torch.cuda.empty_cache()
+    return found
+
+
+def main() -> None:
+    """Measure, print, write."""
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else RESULTS
+    torch.backends.cuda.matmul.allow_tf32 = False
+    results: dict[str, Any] = {"workload": {"context": CONTEXT, "blocks": BLOCKS, "tolerance_of_scale": [FP32, BF16]}}
+    results["step"] = step_times()
+    print(results["step"], flush=True)
+    write("gpu_step", results, folder, card=card())
+    results["agreement"] = agreements()
+    print(write("gpu_step", results, folder, card=card()))
+
+
+if __name__ == "__main__":
+    main()
