@@ -12,6 +12,7 @@ from transformers.cache_utils import Cache
 from transformers.modeling_outputs import BaseModelOutput
 
 from draftc.runtime.config import DraftConfig
+from draftc.runtime.heads.drafting import Drafting
 from draftc.runtime.memory import Memory, memories
 from draftc.runtime.norm import RMSNorm
 from draftc.runtime.rope import rope_table
@@ -61,7 +62,7 @@ def forced_over(chosen: str, forced: tuple[str, ...]) -> str:
     return next((name for name in forced if name.startswith("kda_") == is_kda), chosen)
 
 
-class DraftModel(PreTrainedModel):
+class DraftModel(Drafting, PreTrainedModel):
     """A stack of draft layers between the target's embeddings and its output head.
 
     A subclass names its layers (`layer_classes`, one callable without arguments per layer) and, for each phase
@@ -103,6 +104,7 @@ class DraftModel(PreTrainedModel):
             self.lm_head = nn.Linear(width, config.draft_vocab_size, bias=False)
             self.register_buffer("d2t", torch.zeros(config.draft_vocab_size, dtype=torch.int64))
             self.register_buffer("t2d", torch.zeros(config.vocab_size, dtype=torch.bool))
+        self.add_heads()
         self._no_split_modules = [type(layer).__name__ for layer in self.layers]
         self.memory_kinds = tuple(layer.memory for layer in self.layers)
         turns = [layer.turn for layer in self.layers if layer.turn is not None]
@@ -178,7 +180,8 @@ class DraftModel(PreTrainedModel):
                 already, as z-lab's loop gives it; `noise_embeds` is scaled here by `input_embedding_scale`.
 
         Returns:
-            `last_hidden_state` `[B, Q, H_target]` (`[B, Q, H]` when the draft owns its head), the final norm included.
+            `last_hidden_state` `[B, Q, H_target]` (`[B, Q, H]` when the draft owns its head), the final norm included;
+            `hidden_states` holds what the norm returned, `[B, Q, H]`, which heads read.
 
         Raises:
             DraftInputError: shapes that do not fit each other or the draft, or a cache where none can be used.
@@ -201,7 +204,7 @@ class DraftModel(PreTrainedModel):
             rope = None if number is None else tables[number]
             block = layer(block, context, rows.anchors, rope, view, memory)
         hidden = self.norm(block)
-        return BaseModelOutput(last_hidden_state=hidden if self.output_proj is None else self.output_proj(hidden))
+        return BaseModelOutput(last_hidden_state=self.outgoing(hidden), hidden_states=(hidden,))
 
     def place(
         self,
@@ -281,18 +284,3 @@ class DraftModel(PreTrainedModel):
         is_even = phase == "decoding" and rows.kept is None
         anchors = [[length]] * batch if is_even else rows.anchors.tolist()
         return self.plan_scan(anchors, length, context.device)
-
-    def logits(self, hidden: Tensor, lm_head: nn.Module | None = None) -> Tensor:
-        """Logits `[B, Q, V_draft]` of `hidden`, the model's output, scaled and capped as the configuration says.
-
-        `lm_head` is the target's output head; a draft with a reduced vocabulary uses its own. Raises `DraftInputError`
-        when there is neither.
-        """
-        head = self.lm_head if self.owns_head else lm_head
-        if head is None:
-            raise DraftInputError("this draft has no output head of its own: give the target's")
-        logits = head(hidden)
-        if self.config.output_multiplier != 1.0:
-            logits = logits * self.config.output_multiplier
-        cap = self.config.final_logit_softcapping
-        return logits if cap is None else torch.tanh(logits / cap) * cap

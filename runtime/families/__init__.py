@@ -1,0 +1,1 @@
+"""The draft models of the families that have heads, one per file."""
