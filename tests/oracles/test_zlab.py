@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from dflash.model import DFlashDraftModel
+from torch import nn
 from transformers import DynamicCache, Qwen3Config
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
@@ -11,6 +11,7 @@ from draftc.runtime.memory import DraftCache
 from tests.oracles.outside import assert_equal, assert_same_gradients, block_mask, widen_norms
 from tests.runtime.drafts import Dense, dense_draft, gradients, scrambled, streams
 
+DFlashDraftModel = pytest.importorskip("dflash.model", reason="z-lab's package dflash is missing").DFlashDraftModel
 FULL, SLIDING = Dense(), Dense(window=5, is_causal=True)
 STACKS = {
     "full": (FULL, FULL),
@@ -41,7 +42,7 @@ def causality(layers: tuple[Dense, ...]) -> bool | None:
     return layers[0].is_causal
 
 
-def zlab_draft(layers: tuple[Dense, ...], **fields: object) -> DFlashDraftModel:
+def zlab_draft(layers: tuple[Dense, ...], **fields: object) -> nn.Module:
     first = layers[0]
     windows = [layer.window for layer in layers if layer.window]
     config = Qwen3Config(
@@ -66,7 +67,7 @@ def zlab_draft(layers: tuple[Dense, ...], **fields: object) -> DFlashDraftModel:
     return scrambled(DFlashDraftModel(config).double().eval())
 
 
-def pair(layers: tuple[Dense, ...], **fields: object) -> tuple[DraftModel, DFlashDraftModel]:
+def pair(layers: tuple[Dense, ...], **fields: object) -> tuple[DraftModel, nn.Module]:
     theirs = zlab_draft(layers, **fields)
     ours = dense_draft(*layers, **fields)
     ours.load_state_dict(theirs.state_dict(), strict=True)
