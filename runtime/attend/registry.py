@@ -19,7 +19,7 @@ def refuse_sdpa(request: BackendRequest) -> tuple[Refusal, ...]:  # noqa: ARG001
 
 
 def refuse_flex(request: BackendRequest) -> tuple[Refusal, ...]:
-    """Dropout always; gradients on CPU; narrow heads, float64 and cards before Turing on CUDA."""
+    """Dropout always; gradients on CPU; narrow heads, float64 and cards before Volta on CUDA."""
     reasons = []
     if request.dropout > 0:
         reasons.append(Refusal("dropout", f"attention_dropout is {request.dropout}; flex drops no weights"))
@@ -36,7 +36,7 @@ def refuse_flex_kernel(request: BackendRequest) -> tuple[Refusal, ...]:
         text = f"heads of {request.q_dim} and {request.v_dim} channels; its kernels need {NARROWEST_FLEX_HEAD}"
         reasons.append(Refusal("narrow-head", text))
     if request.dtype == "float64":
-        reasons.append(Refusal("dtype", "its kernels compute in float32, not float64"))
+        reasons.append(Refusal("dtype", "its kernels do not compile for float64"))
     return (*reasons, *refuse_old_card(request, FLEX_CAPABILITY))
 
 

@@ -341,7 +341,7 @@ def changed(**facts) -> BackendRequest:
         ("flex", {"device": "cpu", "q_dim": 4, "needs_grad": False}, []),
         ("flex", {"device": "cpu"}, [("cpu-gradient", "flex has no backward on CPU, and gradients are needed")]),
         ("flex", {"v_dim": 8}, [("narrow-head", "heads of 128 and 8 channels; its kernels need 16")]),
-        ("flex", {"dtype": "float64"}, [("dtype", "its kernels compute in float32, not float64")]),
+        ("flex", {"dtype": "float64"}, [("dtype", "its kernels do not compile for float64")]),
         ("flex", {"capability": (6, 1)}, [("capability", "compute capability 6.1 is below 7.0")]),
         ("flex", {"capability": None}, []),
         ("flash", {}, []),

@@ -36,7 +36,7 @@ def inputs(heads=4, groups=2, width=64, value_width=64, rows: int = ROWS, blocks
 
 def passed(backend: str, tensors: list[Tensor], dtype: torch.dtype, window, is_causal, asked=None, rows=ROWS):
     """Output and gradients of a fixed weighting of it, in float64."""
-    leaves = [x.to(dtype).requires_grad_() for x in tensors]
+    leaves = [x.detach().clone().to(dtype).requires_grad_() for x in tensors]
     view = (asked or batch()).view(window, is_causal, rows, backend)
     out = attend(*leaves, view, scale=tensors[0].shape[-1] ** -0.5)
     torch.manual_seed(2)
