@@ -8,14 +8,16 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, assert_never
 
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from draftc.compiler.errors import UnsupportedError
-from draftc.spec.layout import AttentionSpec, Dflash, Gqa, Kda, LayerSpec, Layout, Memory, Mla, MlpSpec, Rope
+from draftc.compiler.families import family_form
+from draftc.compiler.sources import Symbol
+from draftc.spec.layout import AttentionSpec, Dflash2, Gqa, Kda, LayerSpec, Layout, Memory, Mla, MlpSpec, Rope
 
 if TYPE_CHECKING:
     from draftc.runtime.draft import DraftModel
@@ -47,11 +49,7 @@ class Part:
 
 
 def build(layout: Layout) -> tuple[Part, ...]:
-    """Build the layers of `layout` on the meta device, each distinct one once; no memory is taken.
-
-    Raises `UnsupportedError` when the family of the layout cannot be built yet.
-    """
-    refuse_unbuilt(layout)
+    """Build the layers of `layout` on the meta device, each distinct one once; no memory is taken."""
     modules: dict[tuple[str, MlpSpec], nn.Module] = {}
     with torch.device("meta"), _Unfilled():
         for spec in layout.layers:
@@ -79,57 +77,82 @@ class _Unfilled(TorchFunctionMode):
 def reference(layout: Layout) -> "DraftModel":
     """Build the reference form of the whole draft on the default device, weights drawn in float32.
 
-    It runs the plainest backends, `eager` and `kda_recurrent`, in both phases: what bundles are compared with. Raises
-    `UnsupportedError` when the family of the layout cannot be built yet.
+    It runs the plainest backends, `eager` and `kda_recurrent`, in both phases: what bundles are compared with.
     """
     from draftc.compiler.config_json import config_values
-    from draftc.runtime.config import DraftConfig
-    from draftc.runtime.draft import DraftModel
 
-    refuse_unbuilt(layout)
+    form = family_form(layout)
     names = tuple("kda_recurrent" if isinstance(spec.attention, Kda) else "eager" for spec in layout.layers)
     facts = {
         "layer_classes": tuple(partial(_reference_layer, spec, layout) for spec in layout.layers),
         "backends": {(phase, device): names for phase in ("training", "decoding") for device in ("cpu", "cuda")},
     }
     values: dict[str, Any] = config_values(layout)
-    model: DraftModel = type("ReferenceDraft", (DraftModel,), facts)(DraftConfig(**values))
+    parts = {name: _runtime(part) for name, part in form.parts.items()}
+    model_class = type("ReferenceDraft", (_runtime(form.model),), facts | parts)
+    model: DraftModel = model_class(_runtime(form.config)(**values))
     return model
+
+
+def _runtime(symbol: Symbol) -> Any:
+    """The class of `runtime/` that `symbol` names."""
+    return getattr(import_module(symbol.module), symbol.name)
 
 
 def _reference_layer(spec: LayerSpec, layout: Layout) -> "PlainResidual":
     """One layer that can be checkpointed and knows the facts that `DraftModel` reads."""
-    from draftc.runtime.residual.plain import DecoderLayer
-
-    layer = _layer_of(DecoderLayer, spec, layout)
+    layer = _layer_of(_checkpointed_layer(layout), spec, layout)
     facts = facts_of(spec.attention, layout)
     layer.window, layer.is_causal, layer.turn, layer.memory = facts.window, facts.is_causal, facts.turn, facts.memory
     return layer
 
 
-def refuse_unbuilt(layout: Layout) -> None:
-    """Raise `UnsupportedError` for families whose heads this version does not have."""
-    if not isinstance(layout.family, Dflash):
-        raise UnsupportedError(
-            f"family {layout.family.name} checks, but this version builds drafts of family dflash only",
-            help="use `family: dflash` to compile the stack without the heads of the family",
-        )
+def _checkpointed_layer(layout: Layout) -> "type[PlainResidual]":
+    """The class of the layers that a model holds."""
+    if isinstance(layout.family, Dflash2):
+        from draftc.runtime.residual.dflash2 import ConvolvedDecoderLayer
+
+        return ConvolvedDecoderLayer
+    from draftc.runtime.residual.plain import DecoderLayer
+
+    return DecoderLayer
+
+
+def _traced_layer(layout: Layout) -> "type[PlainResidual]":
+    """What layers compute, in a class that needs nothing of transformers' models."""
+    if isinstance(layout.family, Dflash2):
+        from draftc.runtime.residual.convolved import ConvolvedResidual
+
+        return ConvolvedResidual
+    from draftc.runtime.residual.sums import PlainResidual
+
+    return PlainResidual
 
 
 def decoder_layer(spec: LayerSpec, layout: Layout) -> "PlainResidual":
     """Build one layer as it is traced, on the default device."""
-    from draftc.runtime.residual.sums import PlainResidual
-
-    return _layer_of(PlainResidual, spec, layout)
+    return _layer_of(_traced_layer(layout), spec, layout)
 
 
-def _layer_of(residual: "type[PlainResidual]", spec: LayerSpec, layout: Layout) -> "PlainResidual":
+def _layer_of(residual: "Callable[..., PlainResidual]", spec: LayerSpec, layout: Layout) -> "PlainResidual":
     """Build a layer of class `residual` around its attention and feed-forward part."""
     from draftc.runtime.mlp import GatedMLP
 
     attention = attention_module(spec.attention, layout)
     mlp = GatedMLP(layout.hidden_size, spec.mlp.intermediate_size, spec.mlp.hidden_act)
-    return residual(layout.hidden_size, layout.rms_norm_eps, attention, mlp)
+    return residual(layout.hidden_size, layout.rms_norm_eps, attention, mlp, **_convolution(layout))
+
+
+def _convolution(layout: Layout) -> dict[str, int]:
+    """Arguments of the convolutions around sublayers, where the family has them."""
+    if not isinstance(layout.family, Dflash2):
+        return {}
+    family = layout.family
+    return {
+        "conv_kernel_size": family.conv_kernel_size,
+        "conv_group_size": family.conv_group_size,
+        "block_size": layout.block_size,
+    }
 
 
 def attention_module(spec: AttentionSpec, layout: Layout) -> nn.Module:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 
+from draftc.compiler.families import family_form
 from draftc.compiler.naming import names_of
 from draftc.spec.layout import AttentionSpec, Kda, Layout
 from draftc.spec.nodes import Value
@@ -31,20 +32,22 @@ def config_values(layout: Layout) -> dict[str, Value]:
         "final_logit_softcapping": layout.final_logit_softcapping,
         "initializer_range": layout.initializer_range,
         "max_position_embeddings": layout.max_position_embeddings,
+        **family_form(layout).fields,
     }
 
 
 def config_json(layout: Layout, resolved: Mapping[str, Value], version: str) -> str:
     """Return the text of `config.json`, byte for byte what `save_pretrained` of the loaded draft writes.
 
-    `dflash_config` repeats what readers of z-lab's format look for; `draftc` holds the version and the resolved layout,
-    since `save_pretrained` keeps no other file.
+    `dflash_config` repeats what readers of the public formats look for; `draftc` holds the version and the resolved
+    layout, since `save_pretrained` keeps no other file.
     """
     names = names_of(layout.name)
     nested: dict[str, Value] = {
         "block_size": layout.block_size,
         "mask_token_id": layout.mask_token_id,
         "target_layer_ids": list(layout.target_layer_ids),
+        **family_form(layout).nested,
     }
     auto_map: dict[str, Value] = {
         "AutoConfig": f"{names.configuration}.{names.config_class}",

@@ -2,13 +2,54 @@
 
 from typing import assert_never
 
-from draftc.spec.layout import AttentionSpec, Gqa, Kda, LayerSpec, Mla, MlpSpec, Rope
+from draftc.spec.layout import (
+    AttentionSpec,
+    Dflash,
+    Dflash2,
+    Domino,
+    Dspark,
+    Family,
+    Gqa,
+    Kda,
+    LayerSpec,
+    Mla,
+    MlpSpec,
+    Rope,
+)
 
 
-def describe_layer(spec: LayerSpec) -> str:
+def describe_layer(spec: LayerSpec, family: Family) -> str:
     """Say what surrounds and what is inside a layer."""
     seen = _visible(spec.attention)
-    return f"Decoder layer around the attention `{spec.name}`{seen}."
+    taps = f", convolutions of {family.conv_kernel_size} taps" if isinstance(family, Dflash2) else ""
+    return f"Decoder layer around the attention `{spec.name}`{seen}{taps}."
+
+
+def describe_family(family: Family) -> str:
+    """Say which heads and convolutions a family adds to the stack, as a sentence; empty for DFlash."""
+    match family:
+        case Dflash():
+            return ""
+        case Dflash2():
+            around = f"{family.conv_kernel_size} taps in groups of {family.conv_group_size} channels"
+            selector = f"a selector of rank {family.selector_rank} among the best {family.selector_top_k} candidates"
+            return f"Dynamic convolutions around every sublayer, {around}, and {selector} of a slot."
+        case Domino():
+            gru = f"A recurrence of {family.gru_hidden_dim} channels over the drafted prefix"
+            return f"{gru} corrects the logits behind the first {family.pure_draft_prefix_len} steps."
+        case Dspark():
+            return _dspark(family)
+        case _:
+            assert_never(family)
+
+
+def _dspark(family: Dspark) -> str:
+    markov = f"A {family.markov_head_type} Markov head of rank {family.markov_rank} on the token before each slot"
+    confidence = "a confidence head for every drafted token"
+    named = [markov] if family.markov_rank else []
+    if family.enable_confidence_head:
+        named.append(confidence if named else confidence.capitalize())
+    return f"{', and '.join(named)}." if named else ""
 
 
 def describe_mlp(spec: MlpSpec) -> str:

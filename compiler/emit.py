@@ -7,6 +7,7 @@ from draftc.compiler.classes import Printed, print_class
 from draftc.compiler.config_json import config_json, config_values
 from draftc.compiler.dispatch import held_backends, narrowed_operations
 from draftc.compiler.errors import InternalError
+from draftc.compiler.families import family_form
 from draftc.compiler.imports import Import, import_block
 from draftc.compiler.linker import Linked, link
 from draftc.compiler.manifest import manifest_json
@@ -19,13 +20,12 @@ from draftc.compiler.sources import Symbol
 from draftc.spec.nodes import Value
 from draftc.spec.resolved import resolved, resolved_json
 
-MODEL = Symbol("draftc.runtime.draft", "DraftModel")
-CONFIG = Symbol("draftc.runtime.config", "DraftConfig")
 CONFIG_TYPES: Mapping[str, str] = {
     "context_width": "int | None",
     "draft_vocab_size": "int | None",
     "final_logit_softcapping": "float | None",
     "layer_types": "list[str] | None",
+    "markov_head_type": "str | None",
     "mask_token_id": "int | None",
     "sliding_window": "int | None",
     "target_hidden_size": "int | None",
@@ -55,7 +55,8 @@ def bundle_files(program: Program, source: str | None = None) -> dict[str, str]:
 
 
 def _configuration(program: Program, names: Names) -> tuple[str, Linked]:
-    linked = link([CONFIG])
+    base = family_form(program.layout).config
+    linked = link([base])
     fields = _fields(config_values(program.layout))
     imports = {Import("huggingface_hub.dataclasses", "strict"), *linked.imports}
     if "field(" in fields:
@@ -65,6 +66,7 @@ def _configuration(program: Program, names: Names) -> tuple[str, Linked]:
         layout_name=program.layout.name,
         version=draftc.__version__,
         names=names,
+        base=base.name,
         imports=import_block(imports),
         linked=linked.text,
         fields=fields,
@@ -90,7 +92,8 @@ def _modeling(program: Program, names: Names, held: tuple[str, ...], configurati
     printed = [print_class(unit) for unit in program.units]
     symbols = list(dict.fromkeys(symbol for entry in printed for symbol in entry.symbols))
     mentioned = frozenset().union(*(entry.attributes for entry in printed))
-    linked = _linked([*symbols, MODEL], held, names, configuration, mentioned)
+    form = family_form(program.layout)
+    linked = _linked([*symbols, form.model, *form.parts.values()], held, names, configuration, mentioned)
     operations = _linked(symbols, held, names, configuration, linked.attributes)
     _require_distinct([*linked.names, *(unit.name for unit in program.units), names.model_class])
     before, after = linked.parted(operations.names)
@@ -100,11 +103,12 @@ def _modeling(program: Program, names: Names, held: tuple[str, ...], configurati
         summary=summary(program.layout),
         version=draftc.__version__,
         names=names,
+        base=form.model.name,
         imports=import_block(_imports(linked, printed, names)),
         operations=before,
         classes="\n\n".join(entry.text for entry in printed),
         machinery=after,
-        attributes=_model_attributes(program, held),
+        attributes=[*_model_attributes(program, held), *(f"{name} = {part.name}" for name, part in form.parts.items())],
     )
     return {f"{names.modeling}.py": text, **linked.companions}
 

@@ -33,12 +33,6 @@ class ShapeError(CompileError):
     code = Code("DC402", "shape-mismatch", Severity.ERROR)
 
 
-class UnsupportedError(CompileError):
-    """The language has it, this version of draftc cannot build it yet."""
-
-    code = Code("DC403", "not-built-yet", Severity.ERROR)
-
-
 class BackendError(CompileError):
     """No backend runs a layer, or the one that was asked for refuses it."""
 

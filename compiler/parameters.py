@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from math import prod
 
+from draftc.compiler.families import family_form
 from draftc.compiler.program import Program
 
 BUFFERS = ("d2t", "t2d")
@@ -36,3 +37,4 @@ def _tensors(program: Program) -> Iterator[tuple[str, tuple[int, ...]]]:
         yield "output_proj.weight", (target, width)
     if layout.owns_head:
         yield "lm_head.weight", (layout.draft_vocab_size, width)
+    yield from family_form(layout).tensors.items()

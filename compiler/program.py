@@ -12,7 +12,7 @@ from draftc.compiler.costs import LayerCost
 from draftc.compiler.describe import describe_attention, describe_layer, describe_mlp
 from draftc.compiler.trace import Source, Traced, trace
 from draftc.runtime.request import Choice, Op, Phase
-from draftc.spec.layout import AttentionSpec, Kda, Layout
+from draftc.spec.layout import AttentionSpec, Family, Kda, Layout
 
 UnitKind = Literal["attention", "mlp", "layer"]
 Device = Literal["cpu", "cuda"]
@@ -148,10 +148,10 @@ def assemble(layout: Layout, options: Options | None = None) -> Program:
     the first attention of the stack that needs it (attentions must also turn as many channels). Layer units differ in
     their facts as well, so that `near`, which only adds a window to `context`, gets `NearLayer` but uses
     `ContextAttention`.
-    Raises `UnsupportedError` (not built yet) or `UntraceableError`.
+    Raises `UntraceableError`.
     """
     parts = build(layout)
-    sharing = _Sharing()
+    sharing = _Sharing(layout.family)
     stack = tuple(sharing.layer(part) for part in parts)
     return Program(layout, sharing.units(), stack, tuple(part.facts for part in parts), options or Options())
 
@@ -191,7 +191,8 @@ def _narrow_calls(graph: fx.Graph, parts: Mapping[str, Unit]) -> None:
 class _Sharing:
     """Traces each distinct module once and remembers which layers use it."""
 
-    def __init__(self) -> None:
+    def __init__(self, family: Family) -> None:
+        self._family = family
         self._units: dict[tuple[object, ...], Unit] = {}
         self._uses: dict[str, list[int]] = {}
 
@@ -213,7 +214,7 @@ class _Sharing:
         traced = trace(part.module, _path(part))
         _narrow_calls(traced.graph, parts)
         named = {attribute: unit.name for attribute, unit in parts.items()}
-        name, doc = f"{class_name(part.spec.name)}Layer", describe_layer(part.spec)
+        name, doc = f"{class_name(part.spec.name)}Layer", describe_layer(part.spec, self._family)
         unit = self._unit(name, "layer", doc, part.module, traced)
         return replace(unit, spec=part.spec.attention, facts=part.facts, parts=named)
 

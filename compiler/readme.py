@@ -4,12 +4,14 @@ import re
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
+from draftc.compiler.describe import describe_family
+from draftc.compiler.families import family_form
 from draftc.compiler.naming import names_of
 from draftc.compiler.parameters import parameter_count
 from draftc.compiler.program import Program
 from draftc.compiler.skeleton import render
 from draftc.runtime.request import Choice
-from draftc.spec.layout import Dspark, Gqa, Kda, LayerSpec, Layout, Mla
+from draftc.spec.layout import Dflash, Gqa, Kda, LayerSpec, Layout, Mla
 
 FILES = (
     ("config.json", "what transformers reads, and the resolved layout"),
@@ -20,6 +22,26 @@ FILES = (
     ("manifest.json", "hashes, versions, backends with reasons, where values came from"),
     ("model.safetensors", "weights, once there are some"),
 )
+
+# transformers' own loop reads slots as DFlash trains them, and knows no heads.
+NATIVE = """\
+prompt = tokenizer("The first primes are", return_tensors="pt").to(target.device)
+text = target.generate(**prompt, assistant_model=draft, speculation_type="dflash", max_new_tokens=128)
+print(tokenizer.decode(text[0], skip_special_tokens=True))"""
+WITH_HEADS = """\
+prompt = tokenizer("The first primes are", return_tensors="pt").to(target.device)
+states = target(**prompt, output_hidden_states=True)
+token = states.logits[:, -1].argmax(-1)
+taps = torch.cat([states.hidden_states[tap + 1] for tap in draft.config.target_layer_ids], dim=-1)
+masks = token.new_full((1, draft.config.block_size - 1), draft.config.mask_token_id)
+embed = target.get_input_embeddings()
+block = draft(embed(torch.cat([token[:, None], masks], dim=1)), taps)
+drafted = draft.draft_tokens(block.hidden_states[-1], token, target.get_output_embeddings(), embed)
+print(tokenizer.decode(drafted.tokens[0]))  # what may follow the token; `draftc generate` runs the whole loop"""
+
+
+def _paragraph(text: str) -> str:
+    return f"\n\n{text}" if text else ""
 
 
 def readme(program: Program, held: tuple[str, ...], version: str) -> str:
@@ -39,6 +61,8 @@ def readme(program: Program, held: tuple[str, ...], version: str) -> str:
         dtype=layout.dtype,
         taps=", ".join(str(tap) for tap in layout.target_layer_ids),
         drafted=drafted_per_step(layout),
+        heads=_paragraph(describe_family(layout.family)),
+        use=(NATIVE if isinstance(layout.family, Dflash) else WITH_HEADS),
         layers=layer_table(program),
         backends=backend_table(program),
         held=", ".join(f"`{name}`" for name in held),
@@ -53,9 +77,8 @@ def summary(layout: Layout) -> str:
 
 
 def drafted_per_step(layout: Layout) -> int:
-    """Tokens that a step proposes: every slot but the anchor, which DSpark may sample as well."""
-    whole = isinstance(layout.family, Dspark) and layout.family.sample_from_anchor
-    return layout.block_size if whole else layout.block_size - 1
+    """Tokens that a step proposes."""
+    return family_form(layout).slots.drafted
 
 
 def is_repository(name: str | None) -> bool:

@@ -9,6 +9,7 @@ from torch import fx
 from draftc.compiler.api import CompiledDraft
 from draftc.compiler.dims import Lengths
 from draftc.compiler.parameters import parameter_count
+from draftc.compiler.passes.cost import head_cost
 from draftc.compiler.program import DEVICES, PHASES, Program, Unit, operation
 from draftc.compiler.readme import shape, visible
 from draftc.runtime.request import Choice
@@ -59,9 +60,10 @@ def rope_words(rope: Rope | None) -> str:
 
 
 def cost_rows(draft: CompiledDraft, context: int) -> Rows:
-    """One row a layer and one for the stack: FLOPs of a decoding step and of a training row, bytes kept, at `context`.
+    """One row a layer, one for heads that the draft has and one for all, at `context` rows.
 
-    A decoding step runs one block after `context` rows, one of them new; a training row runs 512 blocks, forward only.
+    FLOPs of a decoding step and of a training row, and bytes kept. A decoding step runs one block after `context` rows,
+    one of them new; a training row runs 512 blocks, forward only.
     """
     headings = ("layer", "FLOPs a step", "FLOPs a drafted slot", "FLOPs a training row", "cache bytes a token", "cache")
     step, row = Lengths(1, 1, 1, max(context - 1, 0)), Lengths(1, TRAINING_BLOCKS, context)
@@ -77,6 +79,11 @@ def cost_rows(draft: CompiledDraft, context: int) -> Rows:
         )
         total.update(counted)
         rows.append(_cost_row(f"{layer.index} {layer.name}", counted, slots))
+    heads = head_cost(draft.layout).flops
+    if heads != 0:
+        after = Counter(step=heads.evaluate(step), row=heads.evaluate(row))
+        total.update(after)
+        rows.append(_cost_row("heads", after, slots))
     rows.append(_cost_row(f"stack at {context} context rows", total, slots))
     return headings, rows, headings[1:]
 

@@ -6,6 +6,7 @@ from torch import fx, nn
 
 from draftc.compiler.costs import ITEM_BYTES, NOTHING, CacheCost, Cost, LayerCost
 from draftc.compiler.dims import Dim, as_dim, product, symbols, total
+from draftc.compiler.families import family_form
 from draftc.compiler.program import PassReport, Program, Unit, is_operation
 from draftc.spec.layout import AttentionSpec, Gqa, Kda, Layout, Mla
 
@@ -22,6 +23,7 @@ ATTENTIONS = frozenset({"attend", "kda", "kda_states"})
 NORM_FLOPS = 4  # square, add, scale, weigh
 STEP_FLOPS = 7  # of the delta rule on one d x d state: decay 1, read 2, write 2, query 2
 WRITE_FLOPS = 5  # the same without the query
+TAP_FLOPS = 3  # of a dynamic convolution: change the kernel, multiply, add
 
 
 class CostPass:
@@ -59,6 +61,20 @@ def outer_cost(layout: Layout) -> Cost:
     if width != target:
         found += _product_cost(letters.B * letters.Q, target, width, layout.dtype)
         found += NOTHING if layout.owns_head else _product_cost(letters.B * letters.Q, width, target, layout.dtype)
+    return found
+
+
+def head_cost(layout: Layout) -> Cost:
+    """What the family's heads and the draft's own output head do for every token that a block predicts.
+
+    Forward does not run them; an output head of the target is not counted.
+    """
+    letters, form = symbols(layout.block_size), family_form(layout)
+    rows = letters.B * letters.N * (layout.block_size - form.slots.first)
+    own = ((layout.hidden_size, layout.draft_vocab_size),) if layout.owns_head else ()
+    found = NOTHING
+    for width, out in (*own, *form.products):
+        found += _product_cost(rows, width, out, layout.dtype)
     return found
 
 
@@ -114,14 +130,18 @@ def _node_cost(layout: Layout, unit: Unit, node: fx.Node, totals: dict[str, Cost
         return Cost(_attention_flops(layout, node), _moved(node))
     if name in ("linear", "matmul"):
         return Cost(2 * _elements(node) * _dims(node.args[0])[-1], _moved(node))
+    if name == "convolve_blocks":
+        return Cost(_elements(node) * _dims(node.args[1])[0] * TAP_FLOPS, _moved(node))
     flops = as_dim(0) if name == "cat" else _elements(node)
     return Cost(flops, _moved(node))
 
 
 def _module_cost(unit: Unit, node: fx.Node) -> Cost:
-    module = unit.module.get_submodule(str(node.target))
+    called = unit.module.get_submodule(str(node.target))
+    # Base kernels of a dynamic convolution are operands of the convolution, not of what changes them.
+    module = getattr(called, "kernel_projection", called)
     weights = sum(p.numel() for p in module.parameters())
-    moved = _moved(node) + weights * ITEM_BYTES[node.meta["dtype"]]
+    moved = _moved(node) + weights * ITEM_BYTES[_tensors(node)[0][1]]
     if isinstance(module, nn.Linear):
         return Cost(2 * _elements(node) * module.in_features, moved)
     shape = module.get_parameter("weight").shape

@@ -153,8 +153,27 @@ def convolution(module: nn.Module, rows: TensorValue) -> TensorValue:
     return rows
 
 
+def dynamic_kernels(module: nn.Module, normed: TensorValue) -> Value:
+    """Changes of the kernels before and after a sublayer, `[B, Q, H] -> [B, Q, taps, groups]` twice."""
+    _, taps, width = module.get_parameter("base_kernel").shape
+    require(normed.shape[-1] == width, f"{normed} meets kernels of {width} channels")
+    out = module.get_parameter("kernel_projection.weight").shape[0]
+    change = normed.with_shape(*normed.shape[:-1], taps, out // (2 * taps))
+    return change, change
+
+
+def convolve_blocks(rows: TensorValue, kernel: TensorValue, delta: TensorValue, block_size: int) -> TensorValue:
+    """`rows [B, Q, H]`, `kernel [taps, H]`, `delta [B, Q, taps, groups]` -> `[B, Q, H]`."""
+    require(rows.shape[1].divided(as_dim(block_size)) is not None, f"{rows} is not whole blocks of {block_size}")
+    require(kernel.shape == (delta.shape[-2], rows.shape[-1]), f"kernel {kernel} of rows {rows} and changes {delta}")
+    require(delta.shape[:-2] == rows.shape[:-1], f"changes {delta} of rows {rows}")
+    require(rows.shape[-1].divided(delta.shape[-1]) is not None, f"{delta.shape[-1]} groups of channels in {rows}")
+    return rows
+
+
 OPERATIONS: Mapping[str, Rule] = {
     "attend": attend,
+    "convolve_blocks": convolve_blocks,
     "fold_blocks": fold_blocks,
     "kda": kda,
     "kda_states": kda_states,
@@ -167,6 +186,7 @@ OPERATIONS: Mapping[str, Rule] = {
 MEMORY_METHODS: Mapping[str, Rule] = {"commit": commit, "recall": recall, "update": update}
 
 MODULES: Mapping[str, Rule] = {
+    "DynamicKernels": dynamic_kernels,
     "GatedRMSNorm": weighted,
     "Linear": linear_module,
     "RMSNorm": weighted,

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from draftc.runtime.config import DraftConfig
 from draftc.runtime.draft import DraftModel
 from draftc.runtime.heads.prefix import PrefixGRU
-from draftc.runtime.heads.slots import SlotRule
+from draftc.runtime.heads.slots import SlotRule, domino_slots
 
 
 class DominoConfig(DraftConfig):
@@ -42,7 +42,7 @@ class DominoDraft(DraftModel):
     @property
     def slots(self) -> SlotRule:
         """Which slot predicts which token."""
-        return SlotRule(self.config.block_size, int(self.config.shift_label), self.config.block_size - 1)
+        return domino_slots(self.config.block_size, self.config.shift_label)
 
     @property
     def walks(self) -> bool:

@@ -9,7 +9,7 @@ from draftc.runtime.config import DraftConfig
 from draftc.runtime.draft import DraftModel
 from draftc.runtime.heads.confidence import ConfidenceHead
 from draftc.runtime.heads.markov import MarkovHead
-from draftc.runtime.heads.slots import SlotRule
+from draftc.runtime.heads.slots import SlotRule, dspark_slots
 
 
 class DsparkConfig(DraftConfig):
@@ -45,8 +45,7 @@ class DsparkDraft(DraftModel):
     @property
     def slots(self) -> SlotRule:
         """Which slot predicts which token."""
-        size, offset = self.config.block_size, int(self.config.sample_from_anchor)
-        return SlotRule(size, offset, size - 1 + offset)
+        return dspark_slots(self.config.block_size, self.config.sample_from_anchor)
 
     @property
     def walks(self) -> bool:

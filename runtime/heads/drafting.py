@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from draftc.runtime.config import DraftConfig
 from draftc.runtime.heads.scores import BlockScores, Choose, Drafted, HeadRows, Unary, greedy
-from draftc.runtime.heads.slots import SlotRule
+from draftc.runtime.heads.slots import SlotRule, own_slots
 from draftc.runtime.rows import DraftInputError
 
 
@@ -32,7 +32,7 @@ class Drafting(nn.Module):
     @property
     def slots(self) -> SlotRule:
         """Which slot predicts which token."""
-        return SlotRule(self.config.block_size, 0, self.config.block_size - 1)
+        return own_slots(self.config.block_size)
 
     @property
     def walks(self) -> bool:

@@ -43,3 +43,18 @@ class SlotRule(NamedTuple):
         if self.offset:
             return tokens[..., : self.size]
         return torch.cat([tokens[..., :1], tokens[..., : self.size - 1]], dim=-1)
+
+
+def own_slots(size: int) -> SlotRule:
+    """The rule of DFlash and DFlash2: every slot but the anchor's is its own token."""
+    return SlotRule(size, 0, size - 1)
+
+
+def domino_slots(size: int, shift_label: bool) -> SlotRule:
+    """The rule of Domino. Shifted, the last slot is trained as well, and as in the public code drafts nothing."""
+    return SlotRule(size, int(shift_label), size - 1)
+
+
+def dspark_slots(size: int, sample_from_anchor: bool) -> SlotRule:
+    """The rule of DSpark: from the anchor on, every slot drafts the next token; otherwise every other its own."""
+    return SlotRule(size, int(sample_from_anchor), size if sample_from_anchor else size - 1)
