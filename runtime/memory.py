@@ -1,6 +1,7 @@
 """What a layer keeps between decoding steps. Every write returns the value that is used next."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -145,7 +146,7 @@ class StatelessLayer(LinearAttentionLayer):
 Memory = NoMemory | RecurrentMemory | CacheLayerMixin
 
 
-def fitted_layer(layer: object, kind: str) -> object:
+def fitted_layer(layer: object, kind: str) -> Any:
     """The cache layer that a draft layer of `kind` (`keys`, `state`, `none`) needs: `layer` itself where it fits.
 
     transformers makes a cache from `layer_types`, whose word for both recurrent kinds means a layer that would store
@@ -173,10 +174,10 @@ def memories(cache: Cache | None, kinds: Sequence[str]) -> tuple[Memory, ...]:
         raise ValueError(
             f"the cache has {len(cache.layers)} layers and the draft {len(kinds)}: make it from the draft's config"
         )
-    for index, kind in enumerate(kinds):
-        cache.layers[index] = fitted_layer(cache.layers[index], kind)
+    fitted = [fitted_layer(layer, kind) for layer, kind in zip(cache.layers, kinds, strict=True)]
+    cache.layers[:] = fitted
     cache.activate_past_recording()
-    return tuple(NoMemory() if kind == "none" else layer for kind, layer in zip(kinds, cache.layers, strict=True))
+    return tuple(NoMemory() if kind == "none" else layer for kind, layer in zip(kinds, fitted, strict=True))
 
 
 class DraftCache(DynamicCache):

@@ -1,6 +1,6 @@
 """What every layer of one forward may see, asked once and answered in the form that its backend reads."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,7 +36,7 @@ class View(NamedTuple):
     backend: str
     dropout: float
     live: Tensor | None
-    plan: tuple | None = None
+    plan: Any = None
 
 
 def silence(out: Tensor, view: View) -> Tensor:

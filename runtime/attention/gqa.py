@@ -66,7 +66,7 @@ class GroupedQueryAttention(nn.Module):
         block: Tensor,
         context: Tensor,
         anchors: Tensor,  # noqa: ARG002 - one signature for every kind of attention
-        rope: Rope | None,
+        rope: Rope,
         view: View,
         memory: Memory,
     ) -> Tensor:

@@ -5,7 +5,8 @@ from torch import Tensor, nn
 
 from draftc.runtime.kda import kda
 from draftc.runtime.kda.math import GatedRMSNorm, ShortConvolution, fold_blocks
-from draftc.runtime.memory import Memory
+from draftc.runtime.memory import NoMemory, RecurrentMemory
+from draftc.runtime.rope import Rope
 from draftc.runtime.visibility import View, silence
 
 
@@ -67,9 +68,9 @@ class DeltaAttention(nn.Module):
         block: Tensor,
         context: Tensor,  # noqa: ARG002 - one signature for every kind of attention
         anchors: Tensor,  # noqa: ARG002
-        rope: tuple[Tensor, Tensor] | None,  # noqa: ARG002
+        rope: Rope | None,  # noqa: ARG002
         view: View,
-        memory: Memory,  # noqa: ARG002
+        memory: NoMemory | RecurrentMemory,  # noqa: ARG002
     ) -> Tensor:
         """Mix the rows within every block of `block [B, Q, H]`, each row seeing itself and those before it.
 

@@ -7,7 +7,8 @@ from draftc.runtime.attention.kda_reset import DeltaAttention
 from draftc.runtime.kda import kda, kda_states
 from draftc.runtime.kda.math import fold_blocks
 from draftc.runtime.kda.states import rows_before
-from draftc.runtime.memory import Memory
+from draftc.runtime.memory import NoMemory, RecurrentMemory
+from draftc.runtime.rope import Rope
 from draftc.runtime.visibility import View, silence
 
 
@@ -24,9 +25,9 @@ class ScanDeltaAttention(DeltaAttention):
         block: Tensor,
         context: Tensor,
         anchors: Tensor,
-        rope: tuple[Tensor, Tensor] | None,  # noqa: ARG002 - one signature for every kind of attention
+        rope: Rope | None,  # noqa: ARG002 - one signature for every kind of attention
         view: View,
-        memory: Memory,
+        memory: NoMemory | RecurrentMemory,
     ) -> Tensor:
         """Mix the rows within every block of `block [B, Q, H]`, after rows of `context [B, C, H]` below its anchor.
 

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from draftc.runtime.attend import attend
 from draftc.runtime.memory import Memory
 from draftc.runtime.norm import RMSNorm
-from draftc.runtime.rope import rotate_half, rotate_interleaved
+from draftc.runtime.rope import Rope, rotate_half, rotate_interleaved
 from draftc.runtime.visibility import View, silence
 
 
@@ -117,7 +117,7 @@ class LatentAttention(nn.Module):
         block: Tensor,
         context: Tensor,
         anchors: Tensor,  # noqa: ARG002 - one signature for every kind of attention
-        rope: tuple[Tensor, Tensor] | None,
+        rope: Rope,
         view: View,
         memory: Memory,
     ) -> Tensor:
@@ -165,7 +165,7 @@ class AbsorbedLatentAttention(LatentAttention):
         block: Tensor,
         context: Tensor,
         anchors: Tensor,  # noqa: ARG002 - one signature for every kind of attention
-        rope: tuple[Tensor, Tensor] | None,
+        rope: Rope,
         view: View,
         memory: Memory,
     ) -> Tensor:
