@@ -70,7 +70,7 @@ def head_cost(layout: Layout) -> Cost:
     Forward does not run them; an output head of the target is not counted.
     """
     letters, form = symbols(layout.block_size), family_form(layout)
-    rows = letters.B * letters.N * (layout.block_size - form.slots.first)
+    rows = letters.B * letters.N * form.slots.steps
     own = ((layout.hidden_size, layout.draft_vocab_size),) if layout.owns_head else ()
     found = NOTHING
     for width, out in (*own, *form.products):

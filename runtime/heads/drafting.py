@@ -108,24 +108,22 @@ class Drafting(nn.Module):
         return unary.scores + F.linear(features, weight)
 
     def block_rows(self, hidden: Tensor, previous: Tensor, embed: nn.Module | None = None) -> HeadRows:
-        """Everything about `hidden [B, N·b, H]` that needs more than one slot, given `previous [B, N, b]`.
+        """Everything about `hidden [B, N·b, H]` that needs more than one slot, given `previous [B, N, T]`.
 
-        `previous` are target ids of the tokens before the predicted ones: `slots.previous`. Raises `DraftInputError`
+        `previous` are target ids of the tokens before the predicted ones, the anchor's first. Raises `DraftInputError`
         when the two do not fit, or when `embed`, the target's embedding, is needed and None.
         """
-        rows = self.whole_blocks(hidden)
+        if hidden.ndim != 3 or hidden.shape[1] % self.slots.size:
+            raise DraftInputError(f"hidden {list(hidden.shape)} is not whole blocks of {self.slots.size} slots")
+        rows = self.slots.predicting(hidden)
         if previous.shape != rows.shape[:3]:
-            raise DraftInputError(f"previous {list(previous.shape)} must be {list(rows.shape[:3])}, a token a slot")
-        first = self.slots.first
-        features = self.features(rows[:, :, first:], previous[:, :, first:], embed)
-        if features is not None:
-            features = F.pad(features, (0, 0, first, 0))
-        return HeadRows(self.outgoing(rows), features, self.confidence(rows, previous))
+            raise DraftInputError(f"previous {list(previous.shape)} must be {list(rows.shape[:3])}, a token a step")
+        return HeadRows(self.outgoing(rows), self.features(rows, previous, embed), self.confidence(rows, previous))
 
     def block_scores(
         self, hidden: Tensor, previous: Tensor, lm_head: nn.Module | None = None, embed: nn.Module | None = None
     ) -> BlockScores:
-        """Scores of every predicted token of `hidden [B, N·b, H]`, given the tokens `previous [B, N, b]` before them.
+        """Scores of every predicted token of `hidden [B, N·b, H]`, given the tokens `previous [B, N, T]` before them.
 
         `lm_head` and `embed` are the target's; see `block_rows` for what is raised. All logits are held at once:
         training makes them from `block_rows` by `unary` and `corrected`, some rows at a time.
@@ -170,12 +168,6 @@ class Drafting(nn.Module):
             previous = unary.at(step).tokens(choose(scores[-1]))
             tokens.append(previous)
         return torch.stack(tokens, dim=1), torch.stack(scores, dim=1)
-
-    def whole_blocks(self, hidden: Tensor) -> Tensor:
-        """`[B, N·b, H] -> [B, N, b, H]`; raises `DraftInputError` when the rows are no whole number of blocks."""
-        if hidden.ndim != 3 or hidden.shape[1] % self.slots.size:
-            raise DraftInputError(f"hidden {list(hidden.shape)} is not whole blocks of {self.slots.size} slots")
-        return hidden.unflatten(1, (-1, self.slots.size))
 
     def target_embeddings(self, tokens: Tensor, embed: nn.Module | None) -> Tensor:
         """Target embeddings `[.., H_target]` of `tokens [..]`, scaled as the draft's input is.

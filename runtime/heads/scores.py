@@ -38,8 +38,8 @@ class Unary(NamedTuple):
 class HeadRows(NamedTuple):
     """What is left of N blocks a row once the heads have looked at the tokens before each slot.
 
-    `hidden [B, N, b, H_out]` is what the output head reads, `features [B, N, b, r]` what the correction of the logits
-    reads (None: there is none), `confidence [B, N, b]` a logit of acceptance (None: no such head). Rows are independent
+    `hidden [B, N, T, H_out]` is what the output head reads, `features [B, N, T, r]` what the correction of the logits
+    reads (None: there is none), `confidence [B, N, T]` a logit of acceptance (None: no such head). Rows are independent
     of each other from here on, so logits may be made for some of them at a time.
     """
 
@@ -49,12 +49,10 @@ class HeadRows(NamedTuple):
 
 
 class BlockScores(NamedTuple):
-    """Scores of the token that each slot of N blocks a row predicts, with the tokens before it given.
+    """Scores of every predicted token of N blocks a row, with the tokens before them given.
 
-    A slot that predicts nothing has scores without meaning.
-
-    `logits [B, N, b, V_draft]` are those of `Unary`; `scores [B, N, b, V']` are corrected by the family's head and
-    belong to `candidates`, as in `Unary`; `confidence [B, N, b]` is a logit of acceptance, or None.
+    `logits [B, N, T, V_draft]` are those of `Unary`; `scores [B, N, T, V']` are corrected by the family's head and
+    belong to `candidates`, as in `Unary`; `confidence [B, N, T]` is a logit of acceptance, or None.
     """
 
     logits: Tensor

@@ -2,7 +2,6 @@
 
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 
@@ -10,9 +9,9 @@ class SlotRule(NamedTuple):
     """What the slots of a block of `size` (b) predict, anchored at a position a whose token is known.
 
     Slot j predicts the token at a + j + `offset`: with offset 0 a slot is its own token, and slot 0 predicts nothing;
-    with offset 1 it predicts the next. So step i of a block, which is its slot `first` + i, predicts the token at
-    a + 1 + i and comes after that at a + i, whatever the offset. The first `drafted` (D) steps are proposed while
-    decoding, all of them are trained.
+    with offset 1 it predicts the next. So a block takes T = size - first steps, and step i, which is its slot
+    first + i, predicts the token at a + 1 + i from that at a + i, whatever the offset: labels, heads and decoding count
+    in steps. The first `drafted` (D) of them are proposed while decoding, all T are trained.
     """
 
     size: int
@@ -24,25 +23,18 @@ class SlotRule(NamedTuple):
         """The first slot that predicts something, which is step 0."""
         return 1 - self.offset
 
+    @property
+    def steps(self) -> int:
+        """T, the tokens that a block predicts."""
+        return self.size - self.first
+
+    def predicting(self, hidden: Tensor) -> Tensor:
+        """`[B, N·b, H] -> [B, N, T, H]`: the slots that predict, in order."""
+        return hidden.unflatten(1, (-1, self.size))[:, :, self.first :]
+
     def drafting(self, hidden: Tensor) -> Tensor:
         """`[B, b, H] -> [B, D, H]`: the slots of a decoding step that propose a token."""
         return hidden[:, self.first : self.first + self.drafted]
-
-    def labels(self, tokens: Tensor) -> Tensor:
-        """The token that each slot predicts, `[.., b]`, of the tokens from the anchor on, `[.., b+1]`.
-
-        A slot that predicts nothing has its own.
-        """
-        return tokens[..., self.offset : self.offset + self.size]
-
-    def previous(self, tokens: Tensor) -> Tensor:
-        """The token before the one that each slot predicts, `[.., b]`, of the tokens from the anchor on, `[.., b+1]`.
-
-        A slot that predicts nothing has the anchor's.
-        """
-        if self.offset:
-            return tokens[..., : self.size]
-        return torch.cat([tokens[..., :1], tokens[..., : self.size - 1]], dim=-1)
 
 
 def own_slots(size: int) -> SlotRule:
