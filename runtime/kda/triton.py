@@ -1,0 +1,42 @@
+"""KDA by Triton kernels that lie in files of their own; where Triton is missing, by the closed form."""
+
+import warnings
+from collections.abc import Callable
+
+from torch import Tensor
+
+from draftc.runtime.kda.block import kda_block
+from draftc.runtime.visibility import View
+
+
+class MissingTritonWarning(UserWarning):
+    """A draft was compiled for Triton kernels, and runs by plain tensor operations instead."""
+
+
+def triton_blocks() -> Callable[..., Tensor] | None:
+    """`kda_blocks` of the kernel file; None, and a `MissingTritonWarning`, where Triton cannot be imported."""
+    try:
+        from .triton_core import kda_blocks
+    except ImportError as missing:
+        warnings.warn(f"KDA runs by plain tensor operations: {missing}", MissingTritonWarning, stacklevel=4)
+        return None
+    return kda_blocks
+
+
+def kda_triton(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    decay: Tensor,
+    beta: Tensor,
+    A_log: Tensor,  # noqa: N803
+    dt_bias: Tensor,
+    state: Tensor | None,
+    view: View,
+    lower_bound: float | None,
+) -> Tensor:
+    """`kda` by one kernel forward and one backward, float32 inside; `kda_block` where Triton is missing."""
+    blocks = triton_blocks()
+    if blocks is None:
+        return kda_block(q, k, v, decay, beta, A_log, dt_bias, state, view, lower_bound)
+    return blocks(q, k, v, decay, beta, A_log, dt_bias, state, lower_bound)
