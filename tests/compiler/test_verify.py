@@ -20,7 +20,8 @@ rope: {style: half, rope_theta: 10000, scaling: {rope_type: yarn, factor: 4, ori
 attentions:
   context: {kind: gqa, num_attention_heads: 4, num_key_value_heads: 2, head_dim: 16, attention_bias: true}
   near: {extends: context, sliding_window: 6, is_causal: true}
-  recurrent: {kind: kda, num_heads: 2, head_dim: 8, short_conv_kernel_size: 3, gate_lower_bound: -5, context_state: scan}
+  recurrent:
+    {kind: kda, num_heads: 2, head_dim: 8, short_conv_kernel_size: 3, gate_lower_bound: -5, context_state: scan}
 layers: [context, recurrent, near, context]
 """
 
