@@ -17,6 +17,7 @@ from transformers import DynamicCache
 CONTEXT = 24
 ROUNDS = (7, 3)  # context rows that come with the first and the second decoding step
 SAMPLE = 65_536  # gradient entries compared per parameter, evenly spaced
+TABLE, RANK = 64, 8  # rows of the stand-in for the target's embedding, inner width of that for its output head
 
 
 def fill(model: nn.Module, seed: int) -> None:
@@ -75,12 +76,67 @@ def decoding_steps(model: Any, like: Tensor) -> dict[str, Tensor]:
     return found
 
 
+class SmallTable(nn.Module):
+    """An embedding of any vocabulary that keeps few rows: tokens whose numbers agree up to `TABLE` share one."""
+
+    def __init__(self, width: int, like: Tensor) -> None:
+        super().__init__()
+        self.rows: Tensor = drawn((TABLE, width), like, 30)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """`[..] -> [.., width]`."""
+        return self.rows[tokens % TABLE]
+
+
+class SmallHead(nn.Module):
+    """An output head over any vocabulary that keeps two thin matrices."""
+
+    def __init__(self, width: int, vocabulary: int, like: Tensor) -> None:
+        super().__init__()
+        self.down: Tensor = drawn((width, RANK), like, 31) * width**-0.5
+        self.up: Tensor = drawn((RANK, vocabulary), like, 32)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """`[.., width] -> [.., vocabulary]`."""
+        return hidden @ self.down @ self.up
+
+
+def head_steps(model: Any, like: Tensor, with_gradients: bool) -> dict[str, Tensor]:
+    """Run the heads on drawn hidden states, so that no difference of the layers decides which candidates they take.
+
+    Both forms: scores of two blocks with tokens given, with the gradients of `hidden [1, 2b, H]` and of parameters; and
+    a block that is drafted greedily.
+    """
+    config, slots = model.config, model.slots
+    embed = SmallTable(config.target_hidden_size, like)
+    lm_head = None if model.owns_head else SmallHead(config.target_hidden_size, config.vocab_size, like)
+    hidden = drawn((1, 2 * slots.size, config.hidden_size), like, 33).requires_grad_(with_gradients)
+    previous = (torch.arange(2 * slots.steps, device=like.device) * 7919 % config.vocab_size).view(1, 2, -1)
+    with torch.set_grad_enabled(with_gradients):
+        scored = model.block_scores(hidden, previous, lm_head, embed)
+    values = {
+        name: value for name, value in scored._asdict().items() if value is not None and value.is_floating_point()
+    }
+    found = {f"{name} of heads": sampled(value.detach()) for name, value in values.items()}
+    if with_gradients:
+        model.zero_grad()
+        weights = [drawn(tuple(value.shape), like, 40 + number) for number, value in enumerate(values.values())]
+        sum((value * weight).mean() for value, weight in zip(values.values(), weights, strict=True)).backward()
+        named = {name: p.grad for name, p in (("hidden", hidden), *model.named_parameters()) if p.grad is not None}
+        found |= {f"gradient of {name} through heads": sampled(grad) for name, grad in named.items()}
+    with torch.no_grad():
+        block = hidden[:, : slots.size]
+        drafted = model.draft_tokens(block, previous[:, 0, 0], lm_head, embed)
+    return found | {"scores of a drafted block": sampled(drafted.scores), "drafted tokens": drafted.tokens.to(like)}
+
+
 def measure(model: Any, dtype: torch.dtype, device: str, with_gradients: bool) -> dict[str, Tensor]:
-    """Fill `model`, run both phases, return everything on the CPU."""
+    """Fill `model`, run both phases and the heads, return everything on the CPU."""
     fill(model, seed=17)
     model = model.to(device)
     like = torch.empty(0, dtype=dtype, device=device)
     found = training_step(model.train(), like, with_gradients) | decoding_steps(model.eval(), like)
+    found |= head_steps(model, like, with_gradients)
     return {name: value.detach().cpu().contiguous() for name, value in found.items()}
 
 
