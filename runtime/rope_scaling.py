@@ -1,6 +1,5 @@
 """Scaled rope frequencies as transformers computes them: linear, dynamic, yarn, longrope, llama3, proportional."""
 
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -14,18 +13,21 @@ class RopeScalingError(ValueError):
     """A rope scaling that no function of transformers can compute."""
 
 
-class RopeFacts(SimpleNamespace):
-    """What transformers' rope functions read of a configuration, for one head of `dim` turned channels.
-
-    It has a base because transformers calls its methods: a bundle keeps all methods of such a class.
-    """
+class RopeFacts:
+    """What transformers' rope functions read of a configuration, for one head of `dim` turned channels."""
 
     def __init__(self, dim: int, theta: float, scaling: Scaling, longest: int) -> None:
-        super().__init__(head_dim=dim, hidden_size=dim, num_attention_heads=1, max_position_embeddings=longest)
+        self.head_dim = dim
+        self.hidden_size = dim
+        self.num_attention_heads = 1
+        self.max_position_embeddings = longest
         self.rope_parameters = {**dict(scaling), "rope_theta": theta}
+        # An attribute, not a method: transformers calls it, and a bundle keeps only methods that its own code calls.
+        self.standardize_rope_params = nothing_to_do
 
-    def standardize_rope_params(self) -> None:
-        """Nothing to do: the parameters are in the form that transformers 5 reads."""
+
+def nothing_to_do() -> None:
+    """Leave parameters as they are: they have the form that transformers 5 reads."""
 
 
 def init_frequencies(facts: RopeFacts, device: torch.device, length: Tensor | int | None) -> tuple[Tensor, float]:

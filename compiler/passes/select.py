@@ -159,7 +159,7 @@ def _widths(layer: LayerSpec) -> tuple[int, int, int, int]:
 
 
 def with_packages(names: Iterable[str]) -> dict[str, str | None]:
-    """Return the packages of a machine that has the optional ones called `names`, in the versions installed here if any.
+    """Return the packages of a machine that has the optional ones called `names`, in the versions installed here.
 
     Raises `UnknownNameError` for a name that no backend asks about.
     """
