@@ -10,14 +10,12 @@ from torch import Tensor
 class Steps:
     """M blocks of T predicted tokens, with everything about them that no trained weight moves.
 
-    `tokens [M, T]` int64 are the predicted tokens as the target numbers them, `labels [M, T]` as columns of the draft's
-    logits. `weights [M, T]` float32 is the loss mask: zero where nothing is to be predicted, or nothing that the
-    draft's vocabulary has; `supervised [M, T]` bool ignores the vocabulary. `teacher [M, T, H_target]` is the final
-    state of the target that predicts each token, None where no term asks. `documents` counts those that the blocks were
-    drawn from.
+    `labels [M, T]` int64 are the predicted tokens as columns of the draft's logits. `weights [M, T]` float32 is the
+    loss mask: zero where nothing is to be predicted, or nothing that the draft's vocabulary has (its label is then 0);
+    `supervised [M, T]` bool ignores the vocabulary. `teacher [M, T, H_target]` is the final state of the target that
+    predicts each token, None where no term asks. `documents` counts those that the blocks were drawn from.
     """
 
-    tokens: Tensor
     labels: Tensor
     weights: Tensor
     supervised: Tensor

@@ -27,7 +27,7 @@ def random_steps(seed: int = 0) -> Steps:
     values = torch.tensor([0.0, 0.4, 0.7, 1.0], dtype=torch.float64)
     weights = values[torch.randint(0, 4, (BLOCKS, STEPS), generator=generator)]
     weights[0] = 1.0
-    return Steps(labels, labels, weights, weights > 0, None, 3)
+    return Steps(labels, weights, weights > 0, None, 3)
 
 
 def random_scores(steps: Steps, seed: int = 1) -> Scored:
@@ -229,7 +229,7 @@ def test_how_a_batch_is_split_changes_neither_loss_nor_gradients(parts: int) -> 
     bounds = [BLOCKS * i // parts for i in range(parts + 1)]
     documents = [3 if i == 0 else 0 for i in range(parts)]
     pieces = [
-        (Steps(*(getattr(steps, n)[a:b] for n in ("tokens", "labels", "weights", "supervised")), None, d), a, b)
+        (Steps(*(getattr(steps, n)[a:b] for n in ("labels", "weights", "supervised")), None, d), a, b)
         for a, b, d in zip(bounds[:-1], bounds[1:], documents, strict=True)
     ]
     totals = sum(objective.denominators(piece) for piece, _, _ in pieces)
@@ -281,7 +281,7 @@ def test_speculators_agree() -> None:
     steps = random_steps()
     scored = random_scores(steps)
     logits, teacher = (x.detach().float()[:1] for x in (scored.logits, scored.teacher))
-    one = Steps(*(getattr(steps, n)[:1] for n in ("tokens", "labels", "weights", "supervised")), None, 1)
+    one = Steps(*(getattr(steps, n)[:1] for n in ("labels", "weights", "supervised")), None, 1)
     for theirs, ours in (
         (eager.tv_loss, AcceptanceLoss("tv")),
         (eager.neg_log_acceptance_loss, AcceptanceLoss("alpha")),

@@ -1,0 +1,1 @@
+"""Training: data, the frozen target, the learner, and transformers' Trainer around them."""

@@ -1,0 +1,40 @@
+"""A learner spread over ranks by FSDP2: one unit per layer, one for the rest."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+
+from draftc.runtime.train.learner import DraftLearner
+
+
+class ShardedLearner(DraftLearner):
+    """What `shard` makes of a learner."""
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Add up gradients on every rank without exchanging them, under the name that accelerate asks for."""
+        self.set_requires_gradient_sync(False)
+        try:
+            yield
+        finally:
+            self.set_requires_gradient_sync(True)
+
+
+def shard(learner: DraftLearner, dtype: torch.dtype | None = None) -> DraftLearner:
+    """Shard `learner` over all ranks of the default process group, in place, and return it.
+
+    Weights stay float32; with `dtype` they are gathered, and computed with, in that. Gradients are reduced in float32.
+    """
+    policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32 if dtype else None)
+    learner.compute_dtype = None
+    learner.__class__ = ShardedLearner
+    for layer in learner.draft.layers:
+        fully_shard(layer, mp_policy=policy)
+    return fully_shard(learner, mp_policy=policy)
+
+
+def is_sharded(learner: torch.nn.Module) -> bool:
+    """Whether `shard` has been here."""
+    return isinstance(learner, FSDPModule)
