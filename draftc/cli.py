@@ -4,7 +4,6 @@ import os
 import sys
 import traceback
 
-import click
 import typer
 
 from draftc.commands.check import check
@@ -65,8 +64,6 @@ def main() -> None:
     except CommandError as failure:
         typer.echo(str(failure), err=True)
         sys.exit(failure.exit_code)
-    except (click.ClickException, click.exceptions.Exit, SystemExit):
-        raise
     except Exception as fault:  # the one place that may: a fault of ours is reported as such, with a way to tell us
         if os.environ.get("DRAFTC_DEBUG"):
             traceback.print_exc()
