@@ -1,6 +1,6 @@
 """Flex attention alone on a CUDA card, on the training workload: `python bench/flex.py [folder]`.
 
-512 blocks of 16 slots against 4,096 rows of context, bf16, for the head shapes of a GQA and of an MLA layer, with anchors
+512 blocks of 16 slots against 4,096 rows of context, bf16, for the head shapes of a GQA and an MLA layer, with anchors
 in random order and sorted. Sorted anchors let whole tiles be skipped, which is why training batches sort them.
 """
 
