@@ -26,9 +26,9 @@ class CandidateSelector(nn.Module):
         return F.embedding(previous, self.predecessor_codebook) * self.hidden_projection(hidden)
 
     def candidates(self, logits: Tensor) -> Unary:
-        """The K best of `logits [.., V]`, best first."""
-        found = logits.topk(self.top_k, dim=-1)
-        return Unary(logits, found.values, found.indices)
+        """The K best of `logits [.., V]`, in order of their ids, so that of equal scores the first token wins."""
+        tokens = logits.topk(self.top_k, dim=-1).indices.sort(dim=-1).values
+        return Unary(logits, logits.gather(-1, tokens), tokens)
 
     def transition(self, features: Tensor, tokens: Tensor) -> Tensor:
         """What `features [.., r]` add to the scores of `tokens [.., K]`: `[.., K]`."""
