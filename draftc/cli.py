@@ -6,6 +6,7 @@ import traceback
 
 import typer
 
+from draftc.commands.capture import capture
 from draftc.commands.check import check
 from draftc.commands.compile import compile_layout
 from draftc.commands.explain import explain
@@ -14,6 +15,7 @@ from draftc.commands.init import init
 from draftc.commands.inspect import inspect
 from draftc.commands.list import list_shipped
 from draftc.commands.schema import schema
+from draftc.commands.train import train
 from draftc.commands.verify import verify
 
 INTERNAL = """error[DC900 internal-error]: {what}
@@ -33,6 +35,8 @@ for name, command in (
     ("compile", compile_layout),
     ("inspect", inspect),
     ("verify", verify),
+    ("train", train),
+    ("capture", capture),
     ("explain", explain),
     ("schema", schema),
     ("init", init),

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from draftc.runtime.batch import DraftBatch
+from draftc.runtime.config import DraftConfig
 from draftc.runtime.draft import DraftModel
 from draftc.runtime.heads.vocabulary import draft_rows
 from draftc.runtime.objectives.chunked import chunked_sums
@@ -17,6 +18,15 @@ from draftc.runtime.train.errors import TrainingError
 from draftc.runtime.train.frozen import FrozenVocabulary
 from draftc.runtime.train.precision import Casts
 from draftc.runtime.train.taps import Features
+
+
+def require_vocabulary(config: DraftConfig, found: FrozenVocabulary) -> None:
+    """Raise `TrainingError` unless `found` is the vocabulary that the draft of `config` is for."""
+    if (found.vocab_size, found.width) != (config.vocab_size, config.target_hidden_size):
+        raise TrainingError(
+            f"this target has {found.vocab_size} tokens of width {found.width}; the draft is for "
+            f"{config.vocab_size} of width {config.target_hidden_size}"
+        )
 
 
 class DraftLearner(nn.Module):
@@ -44,16 +54,7 @@ class DraftLearner(nn.Module):
         self.chunk_blocks = chunk_blocks
         self.compute_dtype = compute_dtype
         self.casts: Casts | None = None
-        self.require_fitting()
-
-    def require_fitting(self) -> None:
-        """Raise `TrainingError` unless the vocabulary is that of the draft's target."""
-        config, found = self.draft.config, self.vocabulary
-        if (found.vocab_size, found.width) != (config.vocab_size, config.target_hidden_size):
-            raise TrainingError(
-                f"this target has {found.vocab_size} tokens of width {found.width}; the draft is for "
-                f"{config.vocab_size} of width {config.target_hidden_size}"
-            )
+        require_vocabulary(draft.config, vocabulary)
 
     def checkpoint_layers(self) -> None:
         """Let every layer forget its activations and compute them again in the backward pass."""

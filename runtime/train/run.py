@@ -6,7 +6,6 @@ from pathlib import Path
 
 import torch
 from transformers import (
-    AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
     PreTrainedModel,
@@ -15,6 +14,7 @@ from transformers import (
 )
 
 from draftc.runtime.blocks import BlockShape
+from draftc.runtime.config import DraftConfig
 from draftc.runtime.draft import DraftModel
 from draftc.runtime.objectives.term import Objective
 from draftc.runtime.train.captured import CaptureFacts, is_capture, open_capture
@@ -24,6 +24,7 @@ from draftc.runtime.train.examples import ExampleSource
 from draftc.runtime.train.feed import Collator, Draws
 from draftc.runtime.train.frozen import FrozenVocabulary, stored_vocabulary, vocabulary_of
 from draftc.runtime.train.learner import DraftLearner
+from draftc.runtime.train.reduced import fill_reduced_vocabulary
 from draftc.runtime.train.sharding import shard
 from draftc.runtime.train.taps import Taps
 from draftc.runtime.train.text import Reading, text_examples
@@ -138,14 +139,6 @@ def target_tokenizer(folder: Path) -> PreTrainedTokenizerBase | None:
     return AutoTokenizer.from_pretrained(folder)
 
 
-def target_vocab_size(folder: Path) -> int:
-    """Rows of the target's table of embeddings, from its configuration. Raises `TrainingError` when there is none."""
-    try:
-        return AutoConfig.from_pretrained(folder).get_text_config().vocab_size
-    except (OSError, ValueError) as error:
-        raise TrainingError(f"the target {folder} has no configuration: {str(error).splitlines()[0]}") from None
-
-
 def material(options: RunOptions, draft: DraftModel, taps: Taps, needs_final: bool, device: torch.device) -> Material:
     """Read data and target. The target is loaded whole only when some data hold no captured states."""
     paths = [path for path in (options.data, options.evaluation) if path is not None]
@@ -155,19 +148,19 @@ def material(options: RunOptions, draft: DraftModel, taps: Taps, needs_final: bo
     dtype = DTYPES[options.precision]
     target = None if all(map(is_capture, paths)) else loaded_target(options.target, dtype, device)
     vocabulary = stored_vocabulary(options.target) if target is None else vocabulary_of(target)
-    facts = wanted_facts(draft, taps, vocabulary)
+    facts = wanted_facts(draft.config, taps, vocabulary)
     read = examples_reader(options, facts, needs_final)
     evaluation = None if options.evaluation is None else read(options.evaluation)
     return Material(target, vocabulary.to(device, dtype), read(options.data), evaluation)
 
 
-def wanted_facts(draft: DraftModel, taps: Taps, vocabulary: FrozenVocabulary) -> CaptureFacts:
-    """What captured states must be of, for `draft` to learn from them."""
+def wanted_facts(config: DraftConfig, taps: Taps, vocabulary: FrozenVocabulary) -> CaptureFacts:
+    """What captured states must be of, for the draft of `config` to learn from them."""
     return CaptureFacts(
         taps.layer_ids,
-        draft.config.context_width,
-        draft.config.target_hidden_size,
-        draft.config.vocab_size,
+        config.context_width,
+        config.target_hidden_size,
+        config.vocab_size,
         vocabulary.fingerprint(),
         taps.final_norm,
         taps.keeps_streams,
@@ -207,6 +200,7 @@ def train(
     args = training_arguments(options)
     device = args.device
     found = material(options, draft, taps, objective.needs_teacher, device)
+    fill_reduced_vocabulary(draft, found.train, found.vocabulary)
     trainer = trainer_of(draft.to(device), objective, taps, options, args, found, write_bundle)
     checkpoint = last_checkpoint(options.output) if options.resume else None
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))

@@ -1,0 +1,5 @@
+"""`python -m draftc`."""
+
+from draftc.cli import main
+
+main()

@@ -1,0 +1,31 @@
+"""`draftc capture`: the target's states on disk, so that training runs without the target."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from draftc.commands.compile import compiled
+from draftc.commands.options import OneLayout, Selection
+from draftc.commands.training import BatchSize, Data, Device, MaxLength, Precision, Target, material_errors
+
+
+def capture(
+    layout: OneLayout,
+    target: Target,
+    data: Data,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the capture; a stopped one goes on.")],
+    max_length: MaxLength = 2048,
+    batch_size: BatchSize = 8,
+    precision: Precision = "bf16",
+    device: Device = None,
+    shard_rows: Annotated[int, typer.Option(min=1, help="Examples of one file.")] = 256,
+) -> None:
+    """Run the target over data and write the states that the draft of a layout reads."""
+    with material_errors():
+        from draftc.training import capture as run
+
+        draft = compiled(layout, Selection(1, None, None, None, None))
+        manifest = run(draft, target, data, output, max_length, batch_size, shard_rows, device, precision)
+    rows = sum(shard.rows for shard in manifest.shards)
+    typer.echo(f"wrote {rows} examples in {len(manifest.shards)} shards to {output}")
