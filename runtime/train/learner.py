@@ -3,9 +3,11 @@
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from draftc.runtime.batch import DraftBatch
 from draftc.runtime.config import DraftConfig
@@ -58,8 +60,11 @@ class DraftLearner(nn.Module):
 
     def checkpoint_layers(self) -> None:
         """Let every layer forget its activations and compute them again in the backward pass."""
-        again = lambda: (nullcontext(), self.recomputing())  # noqa: E731 - what torch calls, once per layer
-        self.draft.gradient_checkpointing_enable({"use_reentrant": False, "context_fn": again})
+        again = partial(checkpoint, use_reentrant=False, context_fn=lambda: (nullcontext(), self.recomputing()))
+        for layer in self.draft.layers:
+            # What transformers' method of the model does, whose name changed between versions.
+            layer.gradient_checkpointing = True
+            layer._gradient_checkpointing_func = again
 
     def recomputing(self) -> AbstractContextManager[None]:
         """The context of a second computation: that of the first."""
