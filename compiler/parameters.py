@@ -19,6 +19,11 @@ def parameter_count(program: Program) -> int:
     return sum(prod(shape) for name, shape in _tensors(program) if name not in BUFFERS)
 
 
+def layer_parameter_count(program: Program, layer: int) -> int:
+    """Return how many trainable numbers one layer has."""
+    return sum(parameter.numel() for parameter in program.unit(program.stack[layer]).module.parameters())
+
+
 def _tensors(program: Program) -> Iterator[tuple[str, tuple[int, ...]]]:
     layout = program.layout
     width, target = layout.hidden_size, layout.target.hidden_size

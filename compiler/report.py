@@ -2,21 +2,16 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
-
-from torch import fx
 
 from draftc.compiler.api import CompiledDraft
-from draftc.compiler.dims import Lengths
-from draftc.compiler.parameters import parameter_count
-from draftc.compiler.passes.cost import head_cost
-from draftc.compiler.program import DEVICES, PHASES, Program, Unit, operation
+from draftc.compiler.parameters import layer_parameter_count, parameter_count
+from draftc.compiler.part_costs import PartCost, part_costs
+from draftc.compiler.program import DEVICES, PHASES, Program
 from draftc.compiler.readme import shape, visible
 from draftc.runtime.request import Choice
 from draftc.spec.layout import LayerSpec, Rope
 
 Rows = tuple[tuple[str, ...], list[tuple[str, ...]], tuple[str, ...]]  # headings, rows, headings of numbers
-TRAINING_BLOCKS = 512  # anchors a row that public training recipes sample
 SUFFIXES = ("", "k", "M", "G", "T", "P")
 
 
@@ -44,7 +39,7 @@ def _layer_row(program: Program, layer: LayerSpec) -> tuple[str, ...]:
         visible(layer),
         rope_words(layer.attention.rope),
         program.stack[layer.index],
-        f"{program.costs[layer.index].parameters:,}",
+        f"{layer_parameter_count(program, layer.index):,}",
         layer.attention.memory,
         *backends,
     )
@@ -60,42 +55,23 @@ def rope_words(rope: Rope | None) -> str:
 
 
 def cost_rows(draft: CompiledDraft, context: int) -> Rows:
-    """One row a layer, one for heads that the draft has and one for all, at `context` rows.
+    """One row a layer, for what stands outside of them, for heads that the draft has, and for all, at `context` rows.
 
-    FLOPs of a decoding step and of a training row, and bytes kept. A decoding step runs one block after `context` rows,
-    one of them new; a training row runs 512 blocks, forward only.
+    `part_costs` says what is counted; a slot is one of the `block_size` that a decoding step runs.
     """
-    headings = ("layer", "FLOPs a step", "FLOPs a drafted slot", "FLOPs a training row", "cache bytes a token", "cache")
-    step, row = Lengths(1, 1, 1, max(context - 1, 0)), Lengths(1, TRAINING_BLOCKS, context)
-    slots = draft.layout.block_size
-    rows, total = [], Counter[str]()
-    for layer in draft.layout.layers:
-        cost = draft.program.costs[layer.index]
-        counted = Counter(
-            step=cost.flops_at(step),
-            row=cost.flops_at(row),
-            token=cost.cache.row_bytes,
-            cache=cost.cache.bytes_at(step),
-        )
-        total.update(counted)
-        rows.append(_cost_row(f"{layer.index} {layer.name}", counted, slots))
-    heads = head_cost(draft.layout).flops
-    if heads != 0:
-        after = Counter(step=heads.evaluate(step), row=heads.evaluate(row))
-        total.update(after)
-        rows.append(_cost_row("heads", after, slots))
-    rows.append(_cost_row(f"stack at {context} context rows", total, slots))
+    headings = ("part", "FLOPs a step", "FLOPs a drafted slot", "FLOPs a training row", "cache bytes a token", "cache")
+    rows = [_cost_row(part, draft.layout.block_size) for part in part_costs(draft.program, context)]
     return headings, rows, headings[1:]
 
 
-def _cost_row(name: str, counted: Counter[str], slots: int) -> tuple[str, ...]:
+def _cost_row(cost: PartCost, slots: int) -> tuple[str, ...]:
     return (
-        name,
-        quantity(counted["step"]),
-        quantity(counted["step"] // slots),
-        quantity(counted["row"]),
-        f"{counted['token']:,}",
-        f"{quantity(counted['cache'])}B",
+        cost.part,
+        quantity(cost.step_flops),
+        quantity(cost.step_flops // slots),
+        quantity(cost.training_row_flops),
+        f"{cost.cache_bytes_per_token:,}",
+        f"{quantity(cost.cache_bytes)}B",
     )
 
 
@@ -138,28 +114,6 @@ def _choices(program: Program, index: int) -> Iterator[tuple[tuple[str, str], Ch
             yield (phase, device), choice
 
 
-def graph_lines(draft: CompiledDraft) -> Iterator[str]:
-    """Print each class as its graph: a line a node with its name, operation, operands, sizes and dtype."""
-    for unit in draft.program.units:
-        yield f"{unit.name} ({unit.kind}, layers {', '.join(map(str, unit.layers))})"
-        for node in unit.graph.nodes:
-            yield f"  {node_line(unit, node)}"
-
-
-def node_line(unit: Unit, node: fx.Node) -> str:
-    """Say what `node` is and what passes know of it."""
-    operands = ", ".join(str(argument) for argument in node.all_input_nodes)
-    what = node.op if node.op in ("placeholder", "output") else operation(unit, node)
-    roles = ", ".join(node.meta.get("roles", ()))
-    facts = " ".join(str(fact) for fact in (_sizes(node), node.meta.get("dtype")) if fact)
-    return f"{node.name} = {what}({operands})" + (f"  # {roles or node.name}: {facts}" if facts else "")
-
-
-def _sizes(node: fx.Node) -> str:
-    dims = node.meta.get("dims")
-    return f"[{', '.join(str(dim) for dim in dims)}]" if isinstance(dims, tuple) else ""
-
-
 def pass_rows(draft: CompiledDraft) -> Rows:
     """One row a pass: number, name, time, operations before and after."""
     headings = ("pass", "name", "ms", "operations before", "after")
@@ -182,41 +136,3 @@ def pass_notes(draft: CompiledDraft) -> Iterator[str]:
             yield f"{report.number} {report.name}: + {count} {word}"
         for word, count in sorted((report.before - report.after).items()):
             yield f"{report.number} {report.name}: - {count} {word}"
-
-
-def as_json(draft: CompiledDraft, context: int) -> dict[str, Any]:
-    """Return everything that `inspect` knows, in plain values."""
-    return {
-        "format_version": "1.0",
-        "name": draft.layout.name,
-        "family": draft.layout.family.name,
-        "parameters": parameter_count(draft.program),
-        "context": context,
-        "layers": _records(layer_rows(draft)),
-        "costs": _numbers(draft, context),
-        "backends": _records(backend_rows(draft)),
-        "refusals": list(refusal_lines(draft)),
-        "passes": _records(pass_rows(draft)),
-        "pass_notes": list(pass_notes(draft)),
-        "graphs": {unit.name: [node_line(unit, node) for node in unit.graph.nodes] for unit in draft.program.units},
-    }
-
-
-def _records(table: Rows) -> list[dict[str, str]]:
-    headings, rows, _ = table
-    return [dict(zip(headings, row, strict=True)) for row in rows]
-
-
-def _numbers(draft: CompiledDraft, context: int) -> list[dict[str, int]]:
-    step, row = Lengths(1, 1, 1, max(context - 1, 0)), Lengths(1, TRAINING_BLOCKS, context)
-    return [
-        {
-            "layer": index,
-            "parameters": cost.parameters,
-            "step_flops": cost.flops_at(step),
-            "training_row_flops": cost.flops_at(row),
-            "cache_bytes_per_token": cost.cache.row_bytes,
-            "cache_bytes": cost.cache.bytes_at(step),
-        }
-        for index, cost in sorted(draft.program.costs.items())
-    ]

@@ -1,6 +1,7 @@
 """Runs the passes: numbers, times and logs them, counts operations, and verifies what each one left."""
 
 import logging
+from collections.abc import Iterator
 from dataclasses import replace
 from difflib import get_close_matches
 from time import perf_counter
@@ -21,8 +22,13 @@ def run_passes(program: Program, passes: tuple[Pass, ...] = PASSES) -> tuple[Pas
     Raises `UnknownNameError` for options that name nothing, and whatever a pass raises. A pass that leaves a broken
     graph behind is a fault of draftc: `InternalError` names it.
     """
-    chosen = chosen_passes(program.options, passes)
-    return tuple(_run(entry, passes.index(entry) + 1, program) for entry in chosen)
+    return tuple(run_each(program, passes))
+
+
+def run_each(program: Program, passes: tuple[Pass, ...] = PASSES) -> Iterator[PassReport]:
+    """Do what `run_passes` does, and stop after each pass for a look at what it left."""
+    for entry in chosen_passes(program.options, passes):
+        yield _run(entry, passes.index(entry) + 1, program)
 
 
 def chosen_passes(options: Options, passes: tuple[Pass, ...] = PASSES) -> tuple[Pass, ...]:

@@ -41,18 +41,21 @@ def inspect(
 
 def show(draft: "CompiledDraft", context: int, graph: bool, passes: bool, as_json: bool) -> None:
     """Print the parts of the report that were asked for."""
-    from draftc.compiler import report
+    from draftc.compiler import graphs, report, report_json
 
     if as_json:
-        typer.echo(json.dumps(report.as_json(draft, context), indent=2))
-    elif graph:
-        echo_lines(report.graph_lines(draft))
-    elif passes:
+        typer.echo(json.dumps(report_json.as_json(draft, context), indent=2))
+        return
+    if passes:
         table("passes", *report.pass_rows(draft))
         echo_lines(report.pass_notes(draft))
-    else:
+        echo_lines(graphs.graph_changes(draft.layout, draft.program.options))
+    if graph:
+        echo_lines(graphs.graph_lines(draft.program))
+    if not (passes or graph):
         table(report.summary(draft), *report.layer_rows(draft))
-        table("costs", *report.cost_rows(draft, context))
+        if draft.program.costs:
+            table("costs", *report.cost_rows(draft, context))
         table("backends", *report.backend_rows(draft))
         echo_lines(report.refusal_lines(draft))
 
@@ -62,7 +65,7 @@ def origins_of(layout: "Layout", key: str) -> list[str]:
 
     Raises CommandError when there is none.
     """
-    from draftc.spec.resolved import origins
+    from draftc.spec.resolved import origins, resolved
     from draftc.spec.suggest import did_you_mean
 
     pointer = key if key.startswith("/") else f"/{key}"
@@ -71,4 +74,16 @@ def origins_of(layout: "Layout", key: str) -> list[str]:
     if not found:
         words = {at.rpartition("/")[2] for at in known}
         raise CommandError(f"no value of {layout.name} is called {key}", did_you_mean(key, words))
-    return [f"{at}: {layout.origins[at]}" for at in found]
+    form = resolved(layout)
+    return [f"{at} = {json.dumps(value_at(form, at))}, from {layout.origins[at]}" for at in found]
+
+
+def value_at(form: object, pointer: str) -> object:
+    """Return the value of a resolved form to which a JSON pointer leads."""
+    for step in pointer.split("/")[1:]:
+        match form:
+            case dict():
+                form = form[step]
+            case list():
+                form = form[int(step)]
+    return form

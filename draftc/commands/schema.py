@@ -8,7 +8,9 @@ from draftc.commands.failure import CommandError
 
 
 def schema(
-    name: Annotated[str, typer.Argument(help="layout-1, or report-1 for `check --format json`.")] = "layout-1",
+    name: Annotated[
+        str, typer.Argument(help="layout-1, report-1 (`check --format json`) or inspect-1 (`inspect --json`).")
+    ] = "layout-1",
     path: Annotated[bool, typer.Option("--path", help="Print where the file lies instead of its text.")] = False,
 ) -> None:
     """Print a JSON Schema of draftc."""
