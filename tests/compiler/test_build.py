@@ -12,9 +12,8 @@ import pytest
 import torch
 
 from draftc.compiler.build import build, facts_of, latent_scale, reference, turn_of
-from draftc.compiler.errors import UnsupportedError
 from draftc.compiler.program import TAKEN, assemble, class_name
-from draftc.spec.layout import Domino, Dspark, LayerSpec, MlpSpec, Rope, RopeScaling
+from draftc.spec.layout import LayerSpec, MlpSpec, Rope, RopeScaling
 from tests.compiler.support import ATTENTIONS, GQA, HALF, INTERLEAVED, KDA, LOCAL, MLA, SCAN, layout, qwen3_8b
 
 YARN = RopeScaling("yarn", (("factor", 40.0), ("original_max_position_embeddings", 4096), ("mscale_all_dim", 1.0)))
@@ -58,13 +57,6 @@ def test_the_compile_path_is_cheap() -> None:
     root = Path(__file__).parents[2]
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-
-@pytest.mark.parametrize("family", [Domino(8, 8, 0, False), Dspark(False, 0, None, False, None)])
-def test_other_families_are_refused_by_name(family: Domino | Dspark) -> None:
-    for make in (build, reference):
-        with pytest.raises(UnsupportedError, match=f"family {family.name}"):
-            make(layout("context", family=family))
 
 
 def test_turns() -> None:
