@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from draftc.api import check as check
     from draftc.api import compile as compile  # noqa: A004 - the verb of this package
+    from draftc.api import generate as generate
     from draftc.api import load as load
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "check", "compile", "load"]
+__all__ = ["__version__", "check", "compile", "generate", "load"]
 
 
 def __getattr__(name: str) -> object:

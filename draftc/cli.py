@@ -11,6 +11,7 @@ from draftc.commands.check import check
 from draftc.commands.compile import compile_layout
 from draftc.commands.explain import explain
 from draftc.commands.failure import CommandError
+from draftc.commands.generate import generate
 from draftc.commands.init import init
 from draftc.commands.inspect import inspect
 from draftc.commands.list import list_shipped
@@ -35,6 +36,7 @@ for name, command in (
     ("compile", compile_layout),
     ("inspect", inspect),
     ("verify", verify),
+    ("generate", generate),
     ("train", train),
     ("capture", capture),
     ("explain", explain),
