@@ -4,8 +4,10 @@ from torch import Tensor
 
 from draftc.runtime.kda.block import kda_block, states_block
 from draftc.runtime.kda.fla import kda_fla, states_fla
+from draftc.runtime.kda.gluon import kda_gluon, states_gluon
 from draftc.runtime.kda.recurrent import kda_recurrent, states_recurrent
 from draftc.runtime.kda.states import plan_states
+from draftc.runtime.kda.triton import kda_triton, states_triton
 from draftc.runtime.visibility import View, ViewError
 
 
@@ -51,7 +53,11 @@ def kda(
         return kda_block(q, k, v, decay, beta, A_log, dt_bias, state, view, lower_bound)
     if view.backend == "kda_fla":
         return kda_fla(q, k, v, decay, beta, A_log, dt_bias, state, view, lower_bound)
-    raise ViewError(f"KDA backend {view.backend!r} is none of kda_recurrent, kda_block, kda_fla")
+    if view.backend == "kda_triton":
+        return kda_triton(q, k, v, decay, beta, A_log, dt_bias, state, view, lower_bound)
+    if view.backend == "kda_gluon":
+        return kda_gluon(q, k, v, decay, beta, A_log, dt_bias, state, view, lower_bound)
+    raise ViewError(f"KDA backend {view.backend!r} is none of kda_recurrent, kda_block, kda_fla, kda_triton, kda_gluon")
 
 
 def kda_states(
@@ -94,4 +100,8 @@ def kda_states(
         return states_block(k, v, decay, beta, A_log, dt_bias, state, plan, lower_bound)
     if view.backend == "kda_fla":
         return states_fla(k, v, decay, beta, A_log, dt_bias, state, plan, lower_bound)
-    raise ViewError(f"KDA backend {view.backend!r} is none of kda_recurrent, kda_block, kda_fla")
+    if view.backend == "kda_triton":
+        return states_triton(k, v, decay, beta, A_log, dt_bias, state, plan, lower_bound)
+    if view.backend == "kda_gluon":
+        return states_gluon(k, v, decay, beta, A_log, dt_bias, state, plan, lower_bound)
+    raise ViewError(f"KDA backend {view.backend!r} is none of kda_recurrent, kda_block, kda_fla, kda_triton, kda_gluon")

@@ -5,7 +5,8 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from draftc.runtime.kda.block import kda_block
+from draftc.runtime.kda.block import kda_block, states_block
+from draftc.runtime.kda.states import ScanPlan
 from draftc.runtime.visibility import View
 
 
@@ -16,7 +17,7 @@ class MissingTritonWarning(UserWarning):
 def triton_blocks() -> Callable[..., Tensor] | None:
     """`kda_blocks` of the kernel file; None, and a `MissingTritonWarning`, where Triton cannot be imported."""
     try:
-        from .triton_core import kda_blocks
+        from draftc.runtime.kda.triton_core import kda_blocks
     except ImportError as missing:
         warnings.warn(f"KDA runs by plain tensor operations: {missing}", MissingTritonWarning, stacklevel=4)
         return None
@@ -40,3 +41,18 @@ def kda_triton(
     if blocks is None:
         return kda_block(q, k, v, decay, beta, A_log, dt_bias, state, view, lower_bound)
     return blocks(q, k, v, decay, beta, A_log, dt_bias, state, lower_bound)
+
+
+def states_triton(
+    k: Tensor,
+    v: Tensor,
+    decay: Tensor,
+    beta: Tensor,
+    A_log: Tensor,  # noqa: N803
+    dt_bias: Tensor,
+    state: Tensor,
+    plan: ScanPlan,
+    lower_bound: float | None,
+) -> Tensor:
+    """`kda_states` in closed form: the kernels work inside blocks, and leave the context before them to it."""
+    return states_block(k, v, decay, beta, A_log, dt_bias, state, plan, lower_bound)

@@ -1,5 +1,6 @@
-"""KDA by the Triton kernels, as one differentiable function: sizes, launches, autograd and operators for compilation."""
+"""KDA by the Triton kernels, as one differentiable function: sizes, launches, autograd, operators for compilation."""
 
+from collections.abc import Callable
 from math import gcd
 from typing import Any, NamedTuple
 
@@ -7,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .triton_kernels import blocks_backward, blocks_forward
+from draftc.runtime.kda.triton_kernels import blocks_backward, blocks_forward
 
 LEAST_TILE = 16  # rows: the least that a matrix product of the kernels takes
 BOUND_LINE = 16  # rows measured from one line; e^(8 bound) must be a float32
@@ -75,6 +76,12 @@ def saved_tensors(sizes: TileSizes, like: Tensor, tiles: int) -> tuple[Tensor, T
     return inverses, torch.empty_like(inverses), like.new_empty(tiles, sizes.HEADS, 2, sizes.TILE, dtype=torch.float32)
 
 
+def saved_shapes(*inputs: Any) -> tuple[Tensor, ...]:
+    """`saved_tensors` of a call of `kda_blocks`."""
+    sizes = tile_sizes(inputs[0], inputs[7] is not None)
+    return saved_tensors(sizes, inputs[0], sizes.tiles)
+
+
 def launch_forward(
     q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, A_log: Tensor, dt_bias: Tensor,
     state: Tensor | None, lower_bound: float | None, save: bool,
@@ -111,89 +118,103 @@ def launch_backward(
     return *grads, to_rate.sum(-1).to(A_log.dtype), to_bias.flatten().to(dt_bias.dtype), dstate
 
 
-class BlockFunction(torch.autograd.Function):
-    """`kda` by the two launches, in eager mode."""
+class Launches(NamedTuple):
+    """A pair of kernels as functions, on the arguments of `kda` without the view.
+
+    `forward(*inputs, save)` returns O and what backward needs, `shapes(*inputs)` the latter unfilled, and
+    `backward(*inputs but the bound, *saved, dout, bound)` the gradients of the tensors.
+    """
+
+    forward: Callable[..., tuple[Tensor, ...]]
+    backward: Callable[..., tuple[Tensor, ...]]
+    shapes: Callable[..., tuple[Tensor, ...]]
+
+
+class KernelFunction(torch.autograd.Function):
+    """`kda` by two launches, in eager mode. Arguments: the launches, then their inputs."""
 
     @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> Tensor:
-        """Arguments of `launch_forward` without the last."""
-        *tensors, lower_bound = inputs
-        out, *saved = launch_forward(*tensors, lower_bound, any(ctx.needs_input_grad))
-        ctx.save_for_backward(*tensors, *saved)
-        ctx.lower_bound = lower_bound
+    def forward(ctx: Any, launches: Launches, *inputs: Any) -> Tensor:
+        """Return O, and keep what backward needs if there will be one."""
+        out, *saved = launches.forward(*inputs, any(ctx.needs_input_grad))
+        ctx.save_for_backward(*inputs[:-1], *saved)
+        ctx.launches, ctx.lower_bound = launches, inputs[-1]
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
-        """One gradient per argument; None for an absent state and for the bound."""
+        """One gradient per argument; None for what is no tensor."""
         tensors = ctx.saved_tensors
-        *grads, dstate = launch_backward(*tensors, dout.contiguous(), ctx.lower_bound)
-        return *grads, None if tensors[7] is None else dstate, None
+        *grads, dstate = ctx.launches.backward(*tensors, dout.contiguous(), ctx.lower_bound)
+        return None, *grads, None if tensors[7] is None else dstate, None
 
 
-INPUTS = "Tensor q, Tensor k, Tensor v, Tensor decay, Tensor beta, Tensor A_log, Tensor dt_bias, Tensor? state"
+def kernel_operator(name: str, launches: Launches, saved: int) -> Callable[..., tuple[Tensor, ...]]:
+    """Register the launches as an opaque operator with gradients, which compilation can trace, and return it.
+
+    The names hold the module's: every bundle has operators of its own. `saved` is the number of kept tensors.
+    """
+    tensors = "Tensor q, Tensor k, Tensor v, Tensor decay, Tensor beta, Tensor A_log, Tensor dt_bias, Tensor? state"
+    kept = "".join(f", Tensor saved{i}" for i in range(saved))
+
+    def forward(*inputs: Any) -> tuple[Tensor, ...]:
+        return launches.forward(*inputs, True)
+
+    def fake_forward(*inputs: Any) -> tuple[Tensor, ...]:
+        return torch.empty_like(inputs[2]), *launches.shapes(*inputs)
+
+    def fake_backward(*inputs: Any) -> tuple[Tensor, ...]:
+        state = inputs[7]
+        dstate = inputs[0].new_empty(0) if state is None else torch.empty_like(state)
+        return *(torch.empty_like(x) for x in inputs[:7]), dstate
+
+    def keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.save_for_backward(*inputs[:-1], *output[1:])
+        ctx.lower_bound = inputs[-1]
+        ctx.set_materialize_grads(False)
+
+    def backward(ctx: Any, dout: Tensor, *_: Tensor | None) -> tuple[Tensor | None, ...]:
+        inputs = ctx.saved_tensors
+        *grads, dstate = gradients(*inputs, dout.contiguous(), ctx.lower_bound)
+        return *grads, None if inputs[7] is None else dstate, None
+
+    operator = torch.library.custom_op(
+        f"{NAMESPACE}::{name}",
+        forward,
+        mutates_args=(),
+        schema=f"({tensors}, float? lower_bound) -> ({', '.join(['Tensor'] * (1 + saved))})",
+    )
+    gradients = torch.library.custom_op(
+        f"{NAMESPACE}::{name}_backward",
+        launches.backward,
+        mutates_args=(),
+        schema=f"({tensors}{kept}, Tensor dout, float? lower_bound) -> ({', '.join(['Tensor'] * 8)})",
+    )
+    operator.register_fake(fake_forward)
+    gradients.register_fake(fake_backward)
+    operator.register_autograd(backward, setup_context=keep)
+    return operator
 
 
-def forward_for_operator(*inputs: Any) -> tuple[Tensor, ...]:
-    """`launch_forward` that saves."""
-    return launch_forward(*inputs, True)
-
-
-def fake_forward(*inputs: Any) -> tuple[Tensor, ...]:
-    """Shapes of `launch_forward` that saves."""
-    q, _, v, *_, state, _ = inputs
-    sizes = tile_sizes(q, state is not None)
-    return torch.empty_like(v), *saved_tensors(sizes, q, sizes.tiles)
-
-
-def fake_backward(*inputs: Any) -> tuple[Tensor, ...]:
-    """Shapes of `launch_backward`."""
-    state = inputs[7]
-    dstate = inputs[0].new_empty(0) if state is None else torch.empty_like(state)
-    return *(torch.empty_like(x) for x in inputs[:7]), dstate
-
-
-def keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    """What the operator's backward reads."""
-    *tensors, ctx.lower_bound = inputs
-    ctx.save_for_backward(*tensors, *output[1:])
-    ctx.set_materialize_grads(False)
-
-
-def backward_by_operator(ctx: Any, dout: Tensor, *_: Tensor | None) -> tuple[Tensor | None, ...]:
-    """Backward of the operator, by the operator of its gradients."""
-    tensors = ctx.saved_tensors
-    *grads, dstate = block_gradients(*tensors, dout.contiguous(), ctx.lower_bound)
-    return *grads, None if tensors[7] is None else dstate, None
-
-
-# Compilation sees two opaque operators with known shapes. Their names hold the module's, since every bundle has its own.
-block_operator = torch.library.custom_op(
-    f"{NAMESPACE}::kda_blocks",
-    forward_for_operator,
-    mutates_args=(),
-    schema=f"({INPUTS}, float? lower_bound) -> (Tensor, Tensor, Tensor, Tensor)",
-)
-block_gradients = torch.library.custom_op(
-    f"{NAMESPACE}::kda_blocks_backward",
-    launch_backward,
-    mutates_args=(),
-    schema=f"({INPUTS}, Tensor inverses, Tensor mixings, Tensor norms, Tensor dout, float? lower_bound)"
-    f" -> ({', '.join(['Tensor'] * 8)})",
-)
-block_operator.register_fake(fake_forward)
-block_gradients.register_fake(fake_backward)
-block_operator.register_autograd(backward_by_operator, setup_context=keep_for_backward)
+BLOCKS = Launches(launch_forward, launch_backward, saved_shapes)
+BLOCKS_OPERATOR = kernel_operator("kda_blocks", BLOCKS, 3)
 
 
 def kda_blocks(
-    q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, A_log: Tensor, dt_bias: Tensor,
-    state: Tensor | None, lower_bound: float | None,
-) -> Tensor:  # fmt: skip
-    """`kda` by the kernels of this file, arguments as there: `[M, T, h, d]` like `v`. A state is taken as float32."""
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    decay: Tensor,
+    beta: Tensor,
+    A_log: Tensor,
+    dt_bias: Tensor,
+    state: Tensor | None,
+    lower_bound: float | None,
+) -> Tensor:
+    """`kda` by the kernels of `triton_kernels`, arguments as there: `[M, T, h, d]`. A state is taken as float32."""
     start = None if state is None else state.float().contiguous()
     inputs = (*(x.contiguous() for x in (q, k, v, decay, beta, A_log, dt_bias)), start, lower_bound)
     if torch.compiler.is_compiling():
-        return block_operator(*inputs)[0]
-    return BlockFunction.apply(*inputs)
+        return BLOCKS_OPERATOR(*inputs)[0]
+    return KernelFunction.apply(BLOCKS, *inputs)

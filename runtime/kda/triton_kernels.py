@@ -15,9 +15,9 @@ Backward, with V' = V - (K e^G) S and C = dO V'ᵀ diag(β), needs X, Z and the 
     dP = C Xᵀ        R = Zᵀ dP        dM_ij = -β_i R_ij        d(logit β) = (1 - β) diag R        dV = diag(β) Zᵀ dO
     q_i·dq_i = Σ_j (Z∘C)_ij           k_j·dk_j = 2 R_jj - Σ_i (Z∘C)_ij        (what the norms take away again)
 
-Decays without overflow. With a bound λ, rows within a line of 16 are measured from the line λt/2: G' = Σ (g - λ/2) stays
-within 8λ, so e^G' and e^-G' exist and e^(λ/2 (i - j)) goes onto the small matrices. Without a bound, and between lines,
-rows of the two halves of a segment meet at the border between them, with exponents at most 0.
+Decays without overflow. With a bound λ, rows within a line of 16 are measured from the line λt/2: G' = Σ (g - λ/2)
+stays within 8λ, so e^G' and e^-G' exist and e^(λ/2 (i - j)) goes onto the small matrices. Without a bound, and between
+lines, rows of the two halves of a segment meet at the border between them, with exponents at most 0.
 Gradients of a decay sum +t at row i and -t at row j of every pair. Both sides use the operands as the products rounded
 them, and their running sum keeps 22 bits, so that the two cancel to float32 rounding.
 """
@@ -91,7 +91,7 @@ def operand(x, HALF: tl.constexpr):
 
 @triton.jit
 def product(a, b, HALF: tl.constexpr, PRECISION: tl.constexpr):
-    """a @ b of operands that `operand` has rounded or may still round; float32 at PRECISION unless HALF."""
+    """Product of operands that `operand` has rounded or may still round; float32 at PRECISION unless HALF."""
     return tl.dot(operand(a, HALF), operand(b, HALF), input_precision=PRECISION)
 
 

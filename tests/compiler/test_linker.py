@@ -234,7 +234,7 @@ def linkable_modules() -> list[str]:
 
 def companions() -> list[str]:
     """Files of kernels: decorators of an optional package run when they are imported, so they are copied whole."""
-    found = sorted(RUNTIME.rglob("triton_*.py"))
+    found = sorted([*RUNTIME.rglob("triton_*.py"), *RUNTIME.rglob("gluon_*.py")])
     return [".".join(("draftc", "runtime", *path.relative_to(RUNTIME).with_suffix("").parts)) for path in found]
 
 
