@@ -37,7 +37,7 @@ def bare_line(unit: Unit, node: fx.Node) -> str:
 
 
 def graph_changes(layout: Layout, options: Options) -> Iterator[str]:
-    """Compile `layout` once more and yield, for each pass that rewrites a graph, the lines it takes away and puts in."""
+    """Compile `layout` once more and yield, for each pass that rewrites a graph, lines taken away and put in."""
     program = assemble(layout, options)
     before = _bare(program)
     for report in run_each(program):

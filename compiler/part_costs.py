@@ -15,7 +15,8 @@ TRAINING_BLOCKS = 512  # anchors a row that public training recipes sample
 class PartCost:
     """FLOPs (a multiply-add is two) and bytes kept, of a layer or of another part of the draft, for one row of a batch.
 
-    A decoding step runs one block behind all context rows, one of them new. A training row runs 512 blocks, forward only.
+    A decoding step runs one block behind all context rows, one of them new. A training row runs 512 blocks, forward
+    only.
     """
 
     part: str

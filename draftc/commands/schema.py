@@ -6,6 +6,8 @@ import typer
 
 from draftc.commands.failure import CommandError
 
+NAMES = "layout-1, report-1 for `check --format json`, or inspect-1 for `inspect --json`."
+
 
 def schema(
     name: Annotated[
