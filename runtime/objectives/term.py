@@ -88,8 +88,9 @@ class Objective:
         return any(term.needs_teacher for term in self.terms)
 
     def denominators(self, steps: Steps) -> Tensor:
-        """The denominators of these blocks, `[terms]` float64."""
-        return torch.stack([term.denominator(steps).double() for term in self.terms])
+        """The denominators of these blocks, `[terms]`, summed in float64 so that no order of summation shows."""
+        wide = steps.with_weights(steps.weights.double())
+        return torch.stack([term.denominator(wide) for term in self.terms])
 
     def numerators(self, steps: Steps, scored: Scored) -> Tensor:
         """The numerators of these blocks, `[terms]`."""

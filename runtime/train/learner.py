@@ -31,6 +31,15 @@ def require_vocabulary(config: DraftConfig, found: FrozenVocabulary) -> None:
         )
 
 
+def freeze_silent_heads(draft: DraftModel, objective: Objective) -> None:
+    """Stop training the heads that no term of `objective` hears: they would get no gradient, which DDP waits for."""
+    heard = {term.name for term in objective.terms}
+    for term, head in (("selector", "candidate_selector"), ("confidence", "confidence_head")):
+        module = getattr(draft, head, None)
+        if term not in heard and module is not None:
+            module.requires_grad_(False)
+
+
 class DraftLearner(nn.Module):
     """A draft with float32 weights, what it borrows from its target, and what it is trained for.
 
@@ -57,6 +66,7 @@ class DraftLearner(nn.Module):
         self.compute_dtype = compute_dtype
         self.casts: Casts | None = None
         require_vocabulary(draft.config, vocabulary)
+        freeze_silent_heads(draft, objective)
 
     def checkpoint_layers(self) -> None:
         """Let every layer forget its activations and compute them again in the backward pass."""

@@ -117,7 +117,7 @@ def training_arguments(options: RunOptions) -> TrainingArguments:
         dataloader_num_workers=options.workers,
         dataloader_pin_memory=not on_cpu,
         remove_unused_columns=False,
-        ddp_find_unused_parameters=True,
+        ddp_find_unused_parameters=False,
         seed=options.seed,
         data_seed=options.seed,
     )
