@@ -89,9 +89,18 @@ def reference(layout: Layout) -> "DraftModel":
     }
     values: dict[str, Any] = config_values(layout)
     parts = {name: _runtime(part) for name, part in form.parts.items()}
-    model_class = type("ReferenceDraft", (_runtime(form.model),), facts | parts)
+    model_class = type("ReferenceDraft", (_runtime(form.model),), facts | parts | _scan_plan(layout))
     model: DraftModel = model_class(_runtime(form.config)(**values))
     return model
+
+
+def _scan_plan(layout: Layout) -> dict[str, Any]:
+    """How recurrent layers that read context share one plan; empty without such layers."""
+    if all(spec.attention.memory != "state" for spec in layout.layers):
+        return {}
+    from draftc.runtime.kda.states import plan_states
+
+    return {"plan_scan": staticmethod(plan_states)}
 
 
 def _runtime(symbol: Symbol) -> Any:
@@ -261,7 +270,8 @@ def _turn(rope: Rope, width: int, layout: Layout) -> "Turn":
     from draftc.runtime.rope import Turn
 
     whole = rope.scaling is not None and rope.scaling.rope_type == "proportional"
-    turned = width if whole else int(width * rope.partial_rotary_factor)
+    # DC272 lets pass only factors whose product is a whole number, up to rounding of the product.
+    turned = width if whole else round(width * rope.partial_rotary_factor)
     return Turn(rope.style, turned, rope.rope_theta, _scaling(rope), layout.max_position_embeddings)
 
 

@@ -12,7 +12,7 @@ from draftc.compiler.imports import Import, import_block
 from draftc.compiler.linker import Linked, link
 from draftc.compiler.manifest import manifest_json
 from draftc.compiler.naming import Names, names_of
-from draftc.compiler.pretty import Group, Piece, Prefixed, laid_out, literal
+from draftc.compiler.pretty import Group, Piece, Prefixed, call, laid_out, literal
 from draftc.compiler.program import Program
 from draftc.compiler.readme import readme, summary
 from draftc.compiler.skeleton import render
@@ -31,6 +31,8 @@ CONFIG_TYPES: Mapping[str, str] = {
     "target_hidden_size": "int | None",
     "target_layer_ids": "list[int] | None",
 }
+# `kda_states` mentions it, so it is linked wherever a layer reads context into a state.
+PLAN_STATES = Symbol("draftc.runtime.kda.states", "plan_states")
 
 
 def bundle_files(program: Program, source: str | None = None) -> dict[str, str]:
@@ -144,6 +146,9 @@ def _model_attributes(program: Program, held: tuple[str, ...]) -> list[str]:
         "backends: ClassVar[Mapping[tuple[str, str], tuple[str, ...]]] = ": literal(table),
         "available = ": literal(available),
     }
+    if any(facts.memory == "state" for facts in program.facts):
+        # Called through the instance: a plain function would be handed the model.
+        values["plan_scan = "] = call("staticmethod", PLAN_STATES.name)
     return [head + laid_out(piece, 4, 4 + len(head)) for head, piece in values.items()]
 
 

@@ -23,8 +23,8 @@ KINDS: tuple[UnitKind, ...] = ("attention", "mlp", "layer")
 # Names that a bundle imports or links in, and that a class of a layout's making could take.
 TAKEN = frozenset(
     {
-        *("CacheLayer", "DecoderLayer", "DummyLayer", "DynamicLayer", "GradientCheckpointingLayer"),
-        *("LinearAttentionLayer", "StatelessLayer"),
+        *("CacheLayer", "ConvolvedDecoderLayer", "DecoderLayer", "DummyLayer", "DynamicLayer"),
+        *("DynamicSlidingWindowLayer", "GradientCheckpointingLayer", "LinearAttentionLayer", "StatelessLayer"),
     }
 )
 

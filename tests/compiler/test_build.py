@@ -13,6 +13,7 @@ import torch
 
 from draftc.compiler.build import build, facts_of, latent_scale, reference, turn_of
 from draftc.compiler.program import TAKEN, assemble, class_name
+from draftc.runtime.kda.states import plan_states
 from draftc.spec.layout import LayerSpec, MlpSpec, Rope, RopeScaling
 from tests.compiler.support import ATTENTIONS, GQA, HALF, INTERLEAVED, KDA, LOCAL, MLA, SCAN, layout, qwen3_8b
 
@@ -66,6 +67,18 @@ def test_turns() -> None:
     assert turn_of(MLA, made)[:2] == ("interleaved", 6)
     assert turn_of(replace(GQA, rope=None), made) is None
     assert turn_of(KDA, made) is None
+
+
+def test_a_share_of_the_channels_is_rounded_not_cut_off() -> None:
+    """100 x 0.58 is 57.99999999999999 in floating point."""
+    turn = turn_of(replace(GQA, head_dim=100, rope=replace(HALF, partial_rotary_factor=0.58)), layout("context"))
+    assert turn is not None
+    assert turn.dim == 58
+
+
+def test_stacks_that_scan_make_one_plan_for_all_layers() -> None:
+    assert reference(layout("scan", "context")).plan_scan is plan_states
+    assert reference(layout("recurrent", "context")).plan_scan is None
 
 
 def test_a_proportional_rope_covers_the_whole_head() -> None:
