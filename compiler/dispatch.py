@@ -8,6 +8,7 @@ import ast
 from collections.abc import Iterable, Mapping
 
 from draftc.compiler.errors import InternalError
+from draftc.compiler.imports import LINE_LENGTH
 from draftc.compiler.program import Program
 from draftc.compiler.sources import Definition, Symbol, read_source
 
@@ -46,7 +47,16 @@ def _narrowed(definition: Definition, held: tuple[str, ...]) -> str:
     lines = [line for number, line in enumerate(definition.lines) if number not in gone]
     if every not in lines[-1]:
         raise InternalError(f"the last line of an operation must say that a backend is {every}: {lines[-1].strip()}")
-    return "\n".join([*lines[:-1], lines[-1].replace(every, f"none of {kept}, the backends of this draft")]) + "\n"
+    return "\n".join([*lines[:-1], *_fitted(lines[-1].replace(every, f"none of this draft's {kept}"))]) + "\n"
+
+
+def _fitted(statement: str) -> tuple[str, ...]:
+    """Return the lines of a statement that is one call, its argument on a line of its own where it is too long."""
+    if len(statement) <= LINE_LENGTH:
+        return (statement,)
+    head, _, rest = statement.partition("(")
+    indent = " " * (len(head) - len(head.lstrip()))
+    return f"{head}(", f"{indent}    {rest[:-1]}", f"{indent})"
 
 
 def _branches(definition: Definition) -> Mapping[str, ast.If]:

@@ -42,6 +42,28 @@ def test_packages_bring_their_backends() -> None:
     assert selected(recurrent()).backend(0, "training", "cuda") == "kda_block"
 
 
+def test_kernels_of_this_project_come_before_others_where_they_fit() -> None:
+    packages = {**ALL, "triton": "3.6.0"}
+    wide = recurrent(head_dim=128)
+    fitting = replace(wide, block_size=16)
+    assert selected(fitting, packages=packages, capability=(9, 0)).backend(0, "training", "cuda") == "kda_gluon"
+    unknown = selected(fitting, packages=packages).choices[0, "training", "cuda"]
+    assert unknown.backend == "kda_triton"
+    assert any("9.0" in refusal.reason for refusal in dict(unknown.refusals)["kda_gluon"])
+    ampere = selected(fitting, packages=packages, capability=(8, 6)).choices[0, "training", "cuda"]
+    assert ampere.backend == "kda_triton"
+    assert any("8.6 is below 9.0" in refusal.reason for refusal in dict(ampere.refusals)["kda_gluon"])
+    scan = selected(replace(fitting, layers=recurrent(head_dim=128, context_state="scan").layers), packages=packages)
+    assert scan.backend(0, "training", "cuda") == "kda_triton"
+    long = selected(replace(wide, block_size=48), packages=packages, capability=(9, 0)).choices[0, "training", "cuda"]
+    assert long.backend == "kda_fla"
+    assert any("48" in refusal.reason for refusal in dict(long.refusals)["kda_triton"])
+    turing = selected(fitting, packages=packages, capability=(7, 5)).choices[0, "training", "cuda"]
+    assert turing.backend == "kda_block"
+    half = selected(replace(fitting, dtype="float16"), packages=packages, capability=(9, 0))
+    assert half.backend(0, "training", "cuda") == "kda_triton"
+
+
 def test_every_layer_phase_and_device_has_a_choice() -> None:
     program = selected(layout(*ATTENTIONS))
     assert set(program.choices) == {(i, p, d) for i in range(len(ATTENTIONS)) for p in PHASES for d in DEVICES}
@@ -49,9 +71,9 @@ def test_every_layer_phase_and_device_has_a_choice() -> None:
 
 def test_refusals_of_better_backends_are_kept_with_their_numbers() -> None:
     choice = selected(recurrent(gate_lower_bound=-8.0), packages=ALL).choices[0, "training", "cuda"]
-    (passed_over,) = choice.refusals
-    assert passed_over[0] == "kda_fla"
-    assert any("-8" in refusal.reason for refusal in passed_over[1])
+    passed_over = dict(choice.refusals)
+    assert list(passed_over) == ["kda_gluon", "kda_triton", "kda_fla"]
+    assert any("-8" in refusal.reason for refusal in passed_over["kda_fla"])
 
 
 def test_capability_is_asked_of_cuda_only() -> None:
