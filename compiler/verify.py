@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from draftc.compiler import build, probe
-from draftc.compiler.errors import CompileError
+from draftc.compiler.errors import CompileError, UnknownNameError
+from draftc.compiler.passes.select import BACKENDS
 from draftc.compiler.write import MANIFEST, BundleError, is_bundle
 from draftc.spec.check import check_text
 from draftc.spec.diagnostic import Code, Severity
@@ -75,9 +76,11 @@ def verify(
     """Compare the bundle in `folder` with the reference modules of its layout, one verdict per backend.
 
     Weights and inputs are drawn in `dtype`, not loaded. One layer of each class is run, or the `whole` stack. The
-    reference always runs on eager, `kda_recurrent` and opt 0. Raises BundleError when `folder` is no bundle and
-    VerifyError when its code fails.
+    reference always runs on eager, `kda_recurrent` and opt 0. Raises BundleError when `folder` is no bundle,
+    UnknownNameError for a backend or device that does not exist here, and VerifyError when the bundle's code fails.
     """
+    require_known(backends)
+    require_device(device)
     layout = layout_of(folder)
     layers = list(range(len(layout.layers))) if whole else first_of_each(layout)
     reference = reference_run(layout, layers, dtype, device)
@@ -85,6 +88,20 @@ def verify(
         with_gradients = not (device == "cpu" and backend in FORWARD_ONLY_ON_CPU)
         found = bundle_run(folder, layers, dtype, device, backend, with_gradients)
         yield Verdict(backend, device, dtype, TOLERANCE[dtype], tuple(compared(reference, found)))
+
+
+def require_known(backends: tuple[str | None, ...]) -> None:
+    """Raise UnknownNameError for a name that no backend has; several names may be joined by commas."""
+    known = {backend.name for backends in BACKENDS.values() for backend in backends}
+    for name in (word.strip() for names in backends for word in (names or "").split(",")):
+        if name and name not in known:
+            raise UnknownNameError(f"there is no backend {name}", help=f"backends are {', '.join(sorted(known))}")
+
+
+def require_device(device: str) -> None:
+    """Raise UnknownNameError unless tensors can live on `device` here."""
+    if device == "cuda" and not torch.cuda.is_available():
+        raise UnknownNameError("there is no CUDA device here", help="verify on cpu, or on a machine with a card")
 
 
 def layout_of(folder: Path) -> Layout:
@@ -137,9 +154,8 @@ def bundle_run(
         ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         if ran.returncode:
             last = ran.stderr.strip().splitlines()[-1:] or ["it said nothing"]
-            raise VerifyError(
-                f"the bundle in {folder.name} fails: {last[0]}", notes=tuple(ran.stderr.splitlines()[-12:])
-            )
+            said = [line for line in ran.stderr.splitlines() if line.strip(" ^~")]
+            raise VerifyError(f"the bundle in {folder.name} fails: {last[0]}", notes=tuple(said[-9:-1]))
         return load_file(result)
 
 

@@ -74,9 +74,8 @@ def write_from_file(path: Path, program: Program, folder: Path) -> None:
     """
     files = weight_files(path)
     if not files:
-        raise WeightsError(
-            f"{path} is no safetensors file and holds none", help="pass `random`, or a .safetensors file"
-        )
+        what = "holds no model*.safetensors" if path.is_dir() else "does not exist"
+        raise WeightsError(f"{path} {what}", help="pass `random`, a .safetensors file, or a folder of them")
     require_fitting(shapes_in(files), program, path.name)
     if len(files) == 1 and not _miscast(files[0], program):
         shutil.copyfile(files[0], folder / WEIGHTS)

@@ -49,7 +49,7 @@ def open_source(argument: str) -> LayoutSource:
 
     An argument that ends in .yaml, .yml or .json, or that holds a path separator, is a file; `-` is standard input;
     anything else is the name of a shipped layout. Raises SourceError when a file cannot be read and UnknownLayoutError
-    for a name that draftc does not ship.
+    for a name that draftc does not ship. A folder in the working directory hides no shipped layout.
     """
     if argument == "-":
         return LayoutSource(STANDARD_INPUT, sys.stdin.buffer.read(_MOST_BYTES), Path())
@@ -70,6 +70,8 @@ def _open_file(argument: str) -> LayoutSource:
 
 def _open_shipped(name: str) -> LayoutSource:
     if name not in list_layouts():
+        if Path(name).is_dir():
+            raise SourceError(f"{name} is a folder", "name a layout file in it")
         known = did_you_mean(name, list_layouts()) or f"shipped: {', '.join(list_layouts())}"
         raise UnknownLayoutError(
             f"no shipped layout is called {name}", f"{known}; a file ends in .yaml, .yml or .json, or holds a separator"

@@ -39,8 +39,8 @@ def table(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]], ri
 
 @contextmanager
 def errors() -> Iterator[None]:
-    """Turn what the compiler refuses into a message in the form of a diagnostic and exit code 1."""
-    from draftc.compiler.errors import CompileError, InternalError
+    """Turn what the compiler refuses into a message in the form of a diagnostic; options that name nothing exit 2."""
+    from draftc.compiler.errors import CompileError, InternalError, UnknownNameError
     from draftc.spec.diagnostic import LayoutError
 
     try:
@@ -50,7 +50,7 @@ def errors() -> Iterator[None]:
     except CompileError as error:
         notes = "".join(f"\n  = note: {note}" for note in error.notes)
         text = f"[{error.code.number} {error.code.name}]: {error.message}{notes}"
-        raise CommandError(text, error.help, exit_code=1) from None
+        raise CommandError(text, error.help, exit_code=2 if isinstance(error, UnknownNameError) else 1) from None
     except LayoutError as error:
         raise CommandError(str(error), exit_code=1) from None
     except OSError as error:

@@ -28,6 +28,7 @@ def init(
     mask = None if mask_token_id < 0 else mask_token_id
     try:
         text = first_layout(target, name or f"{target}-dflash", layers, block_size, mask, schema.name)
+        require_valid(text)
         file.parent.mkdir(parents=True, exist_ok=True)
         schema.write_text(schemas.text("layout-1"), encoding="utf-8")
         file.write_text(text, encoding="utf-8")
@@ -36,3 +37,14 @@ def init(
     except OSError as error:
         raise CommandError(f"cannot write {file}: {error.strerror}") from None
     typer.echo(f"wrote {file} and {schema.name}; next: draftc check {file}")
+
+
+def require_valid(text: str) -> None:
+    """Raise CommandError, with what was found, unless `text` is a layout without errors."""
+    from draftc.spec.check import check_text
+    from draftc.spec.render import text as rendering
+
+    report = check_text(text, "this layout", None)
+    if report.layout is None:
+        found = rendering.render([report]).rstrip()
+        raise CommandError(f"these options make no valid layout; nothing was written\n{found}")

@@ -18,11 +18,18 @@ class Precision(StrEnum):
     float16 = "float16"
 
 
+class Device(StrEnum):
+    """Devices that a bundle can be run on."""
+
+    cpu = "cpu"
+    cuda = "cuda"
+
+
 def verify(
     bundles: Annotated[list[Path], typer.Argument(help="Bundle folders.", metavar="BUNDLE...")],
     backend: Annotated[list[str] | None, typer.Option(help="Repeatable; by default the bundle's own choice.")] = None,
     dtype: Annotated[Precision, typer.Option(help="What weights and inputs are drawn in.")] = Precision.float32,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    device: Annotated[Device, typer.Option(help="Where bundle and reference run.")] = Device.cpu,
     whole: Annotated[bool, typer.Option(help="Run the whole stack, not one layer of each class.")] = False,
 ) -> None:
     """Run bundles in a fresh process without draftc and compare outputs and gradients with the reference."""
@@ -33,7 +40,7 @@ def verify(
         for bundle in bundles:
             rows = []
             with progress(f"verifying {bundle.name}"):
-                for verdict in compare(bundle, tuple(backend or [None]), dtype.value, device, whole):
+                for verdict in compare(bundle, tuple(backend or [None]), dtype.value, device.value, whole):
                     worst, name = verdict.largest, verdict.backend or "its own choice"
                     passed = "fails" if verdict.reasons else "passes"
                     rows.append((name, verdict.device, verdict.dtype, f"{worst.relative:.1e}", worst.what, passed))
