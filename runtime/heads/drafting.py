@@ -25,6 +25,7 @@ class Drafting(nn.Module):
     lm_head: nn.Module
     output_proj: nn.Module | None
     owns_head: bool
+    d2t: Tensor
 
     def add_heads(self) -> None:
         """Register the modules of the family's heads; DFlash has none."""
