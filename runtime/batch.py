@@ -1,7 +1,8 @@
 """The one batch that training builds: made once from documents, on the host, and shared by all layers and terms."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -65,13 +66,11 @@ class DraftBatch:
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> "DraftBatch":
         """The same batch on `device`."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        moved = {
-            name: value.to(device, non_blocking=non_blocking)
-            for name, value in values.items()
-            if isinstance(value, Tensor)
-        }
-        return replace(self, **moved)
+        values: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        for name, value in values.items():
+            if isinstance(value, Tensor):
+                values[name] = value.to(device, non_blocking=non_blocking)
+        return DraftBatch(**values)
 
     def context(self, states: Tensor) -> Tensor:
         """What the draft's rows hold of `states [D, S, W]`, one row per token of the documents: `[R, C, W]`."""

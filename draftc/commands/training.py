@@ -38,9 +38,9 @@ def material_errors() -> Iterator[None]:
     """Turn what training refuses into a message and exit code 1, a missing package into one with the way to get it."""
     with errors():
         try:
-            from draftc.runtime.draft import DraftInputError
             from draftc.runtime.objectives.steps import ObjectiveError
             from draftc.runtime.packing import PackingError
+            from draftc.runtime.rows import DraftInputError
             from draftc.runtime.train.errors import TrainingError
         except ImportError as error:
             raise CommandError(f"training needs {error.name}", "pip install 'draftc[train]'") from None

@@ -10,7 +10,7 @@ from torch import Tensor
 from draftc.runtime.objectives.cross_entropy import CrossEntropy
 from draftc.runtime.objectives.distances import total_difference
 from draftc.runtime.objectives.steps import Scored, Steps, needed, widened
-from draftc.runtime.objectives.term import Objective, objective_of
+from draftc.runtime.objectives.term import Objective, Term, objective_of
 from draftc.runtime.objectives.weights import PREFIX, PrefixFading
 
 TEACHER = "the target's distribution (last hidden states of the target)"
@@ -62,7 +62,7 @@ def dspark_objective(
     Raises `ObjectiveError` for a negative coefficient, or when nothing is left.
     """
     weigh = PrefixFading(gamma)
-    parts = [(CrossEntropy(weigh), ce), (TeacherDistance(weigh), l1)]
+    parts: list[tuple[Term, float]] = [(CrossEntropy(weigh), ce), (TeacherDistance(weigh), l1)]
     if has_confidence:
         parts.append((ConfidenceLoss(weigh), confidence))
     return objective_of(*(part for part in parts if part[1] != 0))

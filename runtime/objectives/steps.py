@@ -1,6 +1,6 @@
 """What every term reads: the facts of the steps, known from data alone, and what the draft said about them."""
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -24,8 +24,13 @@ class Steps:
 
     def part(self, start: int, stop: int) -> "Steps":
         """The blocks from `start` to before `stop`."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return replace(self, **{name: value[start:stop] for name, value in values.items() if isinstance(value, Tensor)})
+        return Steps(
+            self.labels[start:stop],
+            self.weights[start:stop],
+            self.supervised[start:stop],
+            None if self.teacher is None else self.teacher[start:stop],
+            self.documents,
+        )
 
     def with_weights(self, weights: Tensor) -> "Steps":
         """The same steps, weighing `weights [M, T]`."""

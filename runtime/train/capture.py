@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
+from draftc.runtime.objectives.steps import needed
 from draftc.runtime.train.captured import (
     FINAL,
     INPUTS,
@@ -25,6 +26,7 @@ from draftc.runtime.train.captured import (
 from draftc.runtime.train.checkpoint import replace_file
 from draftc.runtime.train.errors import TrainingDataError
 from draftc.runtime.train.examples import Example
+from draftc.runtime.train.frozen import vocabulary_of
 from draftc.runtime.train.taps import Taps, tapped
 
 Progress = Callable[[int, int], None]
@@ -92,12 +94,13 @@ def captured_rows(
     target: PreTrainedModel, taps: Taps, examples: Sequence[Example], batch_size: int
 ) -> Iterator[tuple[Example, Tensor, Tensor]]:
     """Every example with its tapped states `[S, T·W]` and its final states `[S, H_target]`, on the host."""
-    device = target.get_input_embeddings().weight.device
+    device = vocabulary_of(target).embed.weight.device
     for start in range(0, len(examples), batch_size):
         part = examples[start : start + batch_size]
         ids = pad_sequence([example.input_ids for example in part], batch_first=True)
         real = pad_sequence([torch.ones_like(example.input_ids) for example in part], batch_first=True)
         features = tapped(target, taps, ids.to(device), real.to(device))
+        final = needed(features.final, "final states")
         for row, example in enumerate(part):
             length = len(example.input_ids)
-            yield example, features.taps[row, :length].cpu().clone(), features.final[row, :length].cpu().clone()
+            yield example, features.taps[row, :length].cpu().clone(), final[row, :length].cpu().clone()

@@ -5,13 +5,13 @@ import json
 import pickle
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from draftc.runtime.train.errors import Place, TrainingDataError, TrainingError
+from draftc.runtime.train.errors import Place, TrainingDataError, TrainingError, first_line
 from draftc.runtime.train.examples import Example, require_states, require_tokens
 
 FORMAT = "draftc_capture_v1"
@@ -144,13 +144,18 @@ def record_number(path: Path) -> tuple[int, str]:
     return int(digits or 0), str(path)
 
 
+def opened(file: Path) -> IO[bytes]:
+    """`file` for reading, unpacked if it is packed."""
+    return cast("IO[bytes]", gzip.open(file)) if file.suffix == ".gz" else file.open("rb")
+
+
 def read_record(place: Place) -> dict[str, Any]:
     """The dict in a `.ckpt` file. Raises `TrainingDataError` for a file that is none, or holds more than tensors."""
     try:
-        with gzip.open(place.file) if place.file.suffix == ".gz" else place.file.open("rb") as stream:
+        with opened(place.file) as stream:
             record = torch.load(stream, map_location="cpu", weights_only=True)
     except (OSError, EOFError, RuntimeError, pickle.UnpicklingError) as error:
-        raise TrainingDataError(place, f"it cannot be read: {str(error).splitlines()[0]}") from None
+        raise TrainingDataError(place, f"it cannot be read: {first_line(error)}") from None
     if not isinstance(record, dict):
         raise TrainingDataError(place, f"it holds a {type(record).__name__}, not a dict of tensors")
     return record

@@ -17,7 +17,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.optim import Optimizer
 
-from draftc.runtime.train.errors import TrainingError
+from draftc.runtime.train.errors import TrainingError, first_line
 
 MASTERS = "masters.safetensors"
 OPTIMIZER = "optimizer.pt"
@@ -31,7 +31,7 @@ def draft_state(learner: nn.Module) -> dict[str, Tensor]:
     A collective operation.
     """
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    found = get_model_state_dict(learner, options=options)
+    found: dict[str, Any] = get_model_state_dict(learner, options=options)
     return {name.removeprefix(PREFIX): tensor.contiguous() for name, tensor in found.items()}
 
 
@@ -47,10 +47,10 @@ def read_masters(learner: nn.Module, folder: Path) -> None:
     """
     try:
         state = load_file(folder / MASTERS)
-        named = {PREFIX + name: tensor for name, tensor in state.items()}
+        named: dict[str, Any] = {PREFIX + name: tensor for name, tensor in state.items()}
         set_model_state_dict(learner, named, options=StateDictOptions(full_state_dict=True, strict=True))
     except (OSError, RuntimeError) as error:
-        raise TrainingError(f"{folder / MASTERS} does not fit this draft: {str(error).splitlines()[0]}") from None
+        raise TrainingError(f"{folder / MASTERS} does not fit this draft: {first_line(error)}") from None
 
 
 def optimizer_state(learner: nn.Module, optimizer: Optimizer) -> dict[str, Any]:

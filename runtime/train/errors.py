@@ -26,3 +26,8 @@ class TrainingDataError(TrainingError):
         super().__init__(f"{place}: {reason}")
         self.place = place
         self.reason = reason
+
+
+def first_line(error: Exception) -> str:
+    """What `error` says, without what other libraries add over many lines; its kind when it says nothing."""
+    return next(iter(str(error).splitlines()), type(error).__name__)

@@ -25,8 +25,9 @@ class Example:
 
     def truncated(self, length: int) -> "Example":
         """The first `length` tokens."""
-        cut = [None if x is None else x[:length] for x in (self.input_ids, self.loss_mask, self.taps, self.final)]
-        return Example(cut[0], cut[1], self.place, cut[2], cut[3])
+        taps = None if self.taps is None else self.taps[:length]
+        final = None if self.final is None else self.final[:length]
+        return Example(self.input_ids[:length], self.loss_mask[:length], self.place, taps, final)
 
 
 class ExampleSource(Protocol):

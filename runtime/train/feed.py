@@ -31,7 +31,7 @@ def anchor_seed(seed: int, epoch: int, index: int) -> int:
     return int.from_bytes(digest, "big") >> 1
 
 
-class Draws(Dataset):
+class Draws(Dataset[Drawn]):
     """The examples of a run as a dataset of torch: in each epoch every example has other anchors."""
 
     def __init__(self, examples: ExampleSource, seed: int) -> None:

@@ -4,6 +4,7 @@ import json
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +21,8 @@ HEAD_KEYS = ("lm_head.weight", "model.lm_head.weight", "language_model.lm_head.w
 class TokenTable(nn.Module):
     """Rows of a frozen table as they are stored; what scales them is the draft's to know."""
 
+    weight: Tensor
+
     def __init__(self, weight: Tensor) -> None:
         super().__init__()
         self.register_buffer("weight", weight, persistent=False)
@@ -31,6 +34,9 @@ class TokenTable(nn.Module):
 
 class OutputHead(nn.Module):
     """A frozen output head `[V, H_target]`, with the bias `[V]` that few targets have."""
+
+    weight: Tensor
+    bias: Tensor | None
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         super().__init__()
@@ -77,7 +83,8 @@ class FrozenVocabulary:
 
 def vocabulary_of(model: PreTrainedModel) -> FrozenVocabulary:
     """The vocabulary of a loaded target. Raises `TrainingError` for one without an output head."""
-    table, head = model.get_input_embeddings(), model.get_output_embeddings()
+    table: Any = model.get_input_embeddings()
+    head: Any = model.get_output_embeddings()
     if head is None:
         raise TrainingError(f"{type(model).__name__} has no output head, so nothing can be drafted for it")
     weight = table.weight.detach()
@@ -124,4 +131,5 @@ def read_first(files: dict[str, Path], names: tuple[str, ...]) -> Tensor | None:
     if name is None:
         return None
     with safe_open(files[name], "pt") as source:
-        return source.get_tensor(name)
+        found: Tensor = source.get_tensor(name)
+        return found

@@ -14,7 +14,7 @@ from draftc.runtime.config import DraftConfig
 from draftc.runtime.draft import DraftModel
 from draftc.runtime.heads.vocabulary import draft_rows
 from draftc.runtime.objectives.chunked import chunked_sums
-from draftc.runtime.objectives.steps import Scored, Steps
+from draftc.runtime.objectives.steps import Scored, Steps, needed
 from draftc.runtime.objectives.term import Objective
 from draftc.runtime.train.errors import TrainingError
 from draftc.runtime.train.frozen import FrozenVocabulary
@@ -73,8 +73,7 @@ class DraftLearner(nn.Module):
         again = partial(checkpoint, use_reentrant=False, context_fn=lambda: (nullcontext(), self.recomputing()))
         for layer in self.draft.layers:
             # What transformers' method of the model does, whose name changed between versions.
-            layer.gradient_checkpointing = True
-            layer._gradient_checkpointing_func = again
+            vars(layer).update(gradient_checkpointing=True, _gradient_checkpointing_func=again)
 
     def recomputing(self) -> AbstractContextManager[None]:
         """The context of a second computation: that of the first."""
@@ -131,7 +130,7 @@ class DraftLearner(nn.Module):
     def scored(self, rows: tuple[Tensor | None, ...], steps: Steps) -> Scored:
         """Logits of some blocks, from their `HeadRows` `[M, T, ..]`."""
         hidden, features, confidence = rows
-        unary = self.draft.unary(hidden, self.vocabulary.lm_head)
+        unary = self.draft.unary(needed(hidden, "hidden states"), self.vocabulary.lm_head)
         corrected = self.draft.corrected(unary, features)
         selects = unary.candidates is not None and unary.candidates.ndim > 1
         found = Scored(unary.logits if selects else corrected, unary.logits, confidence=confidence)

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import cast
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 
 class Casts:
@@ -23,11 +24,10 @@ class Casts:
     @contextmanager
     def in_place(self) -> Iterator[None]:
         """Let the module compute with the copies; the parameters return in any case."""
-        kept: list[tuple[nn.Module, dict[str, Tensor | None]]] = []
+        kept = [(owner, dict(owner._parameters)) for owner, _ in self.copies]
         try:
             for owner, copies in self.copies:
-                kept.append((owner, dict(owner._parameters)))
-                owner._parameters.update(copies)
+                owner._parameters.update(cast("dict[str, nn.Parameter | None]", copies))  # torch reads any tensor there
             yield
         finally:
             for owner, parameters in kept:

@@ -24,12 +24,13 @@ def fill_reduced_vocabulary(draft: DraftModel, examples: ExampleSource, vocabula
 
     A draft without a head of its own is left alone.
     """
-    if not draft.owns_head or bool(draft.t2d.any()):
+    if not draft.owns_head or bool(draft.get_buffer("t2d").any()):
         return
-    config = draft.config
-    tokens = frequent_tokens(examples, config.vocab_size, config.draft_vocab_size)
-    d2t, t2d = vocabulary_maps(tokens, config.vocab_size)
+    vocab_size, count = draft.config.vocab_size, draft.config.draft_vocab_size or draft.config.vocab_size
+    tokens = frequent_tokens(examples, vocab_size, count)
+    d2t, t2d = vocabulary_maps(tokens, vocab_size)
     draft.d2t.copy_(d2t)
-    draft.t2d.copy_(t2d)
-    if draft.lm_head.weight.shape[1] == vocabulary.width:
-        draft.lm_head.weight.copy_(vocabulary.lm_head.weight[tokens.to(vocabulary.lm_head.weight.device)])
+    draft.get_buffer("t2d").copy_(t2d)
+    head, rows = draft.get_parameter("lm_head.weight"), vocabulary.lm_head.weight
+    if head.shape[1] == rows.shape[1]:
+        head.copy_(rows[tokens.to(rows.device)])

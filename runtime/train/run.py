@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import nn
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -19,7 +20,7 @@ from draftc.runtime.draft import DraftModel
 from draftc.runtime.objectives.term import Objective
 from draftc.runtime.train.captured import CaptureFacts, is_capture, open_capture
 from draftc.runtime.train.checkpoint import last_checkpoint
-from draftc.runtime.train.errors import TrainingError
+from draftc.runtime.train.errors import TrainingError, first_line
 from draftc.runtime.train.examples import ExampleSource
 from draftc.runtime.train.feed import Collator, Draws
 from draftc.runtime.train.frozen import FrozenVocabulary, stored_vocabulary, vocabulary_of
@@ -128,8 +129,10 @@ def loaded_target(folder: Path, dtype: torch.dtype, device: torch.device | str) 
     try:
         target = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
     except (OSError, ValueError) as error:
-        raise TrainingError(f"the target {folder} cannot be loaded: {str(error).splitlines()[0]}") from None
-    return target.to(device).requires_grad_(False).eval()
+        raise TrainingError(f"the target {folder} cannot be loaded: {first_line(error)}") from None
+    model: nn.Module = target
+    model.to(device).requires_grad_(False).eval()
+    return target
 
 
 def target_tokenizer(folder: Path) -> PreTrainedTokenizerBase | None:
@@ -158,8 +161,8 @@ def wanted_facts(config: DraftConfig, taps: Taps, vocabulary: FrozenVocabulary) 
     """What captured states must be of, for the draft of `config` to learn from them."""
     return CaptureFacts(
         taps.layer_ids,
-        config.context_width,
-        config.target_hidden_size,
+        config.context_width or 0,
+        config.target_hidden_size or 0,
         config.vocab_size,
         vocabulary.fingerprint(),
         taps.final_norm,
@@ -184,7 +187,7 @@ def collator_of(draft: DraftModel, options: RunOptions) -> Collator:
     if options.pack and "state" in draft.memory_kinds:
         raise TrainingError("a layer of this draft scans the context, so documents cannot share a row: do not pack")
     slots = draft.slots
-    shape = BlockShape(options.num_anchors, slots.size, draft.config.mask_token_id, slots.steps)
+    shape = BlockShape(options.num_anchors, slots.size, int(draft.config.mask_token_id or 0), slots.steps)
     width = options.max_length
     return Collator(shape, width if options.pack else None, width if options.static_shapes else None)
 
@@ -201,7 +204,8 @@ def train(
     device = args.device
     found = material(options, draft, taps, objective.needs_teacher, device)
     fill_reduced_vocabulary(draft, found.train, found.vocabulary)
-    trainer = trainer_of(draft.to(device), objective, taps, options, args, found, write_bundle)
+    nn.Module.to(draft, device)
+    trainer = trainer_of(draft, objective, taps, options, args, found, write_bundle)
     checkpoint = last_checkpoint(options.output) if options.resume else None
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     return trainer

@@ -1,6 +1,6 @@
 """A learner spread over ranks by FSDP2: one unit per layer, one for the rest."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -11,6 +11,8 @@ from draftc.runtime.train.learner import DraftLearner
 
 class ShardedLearner(DraftLearner):
     """What `shard` makes of a learner."""
+
+    set_requires_gradient_sync: Callable[[bool], None]  # FSDPModule's, which becomes a base in `shard`
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -32,7 +34,8 @@ def shard(learner: DraftLearner, dtype: torch.dtype | None = None) -> DraftLearn
     learner.__class__ = ShardedLearner
     for layer in learner.draft.layers:
         fully_shard(layer, mp_policy=policy)
-    return fully_shard(learner, mp_policy=policy)
+    fully_shard(learner, mp_policy=policy)
+    return learner
 
 
 def is_sharded(learner: torch.nn.Module) -> bool:

@@ -1,8 +1,9 @@
 """The states of a frozen target that a draft reads: only the tapped layers are listened to."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -45,8 +46,10 @@ class Features:
 
 def decoder_of(target: PreTrainedModel) -> PreTrainedModel:
     """The stack of `target` below its output head."""
-    decoder = target.get_decoder() if hasattr(target, "get_decoder") else target.base_model
-    return target.base_model if decoder is None or decoder is target else decoder
+    decoder: Any = target.get_decoder()
+    base: Any = target.base_model
+    found: PreTrainedModel = base if decoder is None or decoder is target else decoder
+    return found
 
 
 def layers_of(decoder: nn.Module, count: int) -> nn.ModuleList:
@@ -61,7 +64,7 @@ def layers_of(decoder: nn.Module, count: int) -> nn.ModuleList:
 def listening(layers: nn.ModuleList, layer_ids: tuple[int, ...], heard: dict[int, Tensor]) -> Iterator[None]:
     """Put the output of each of `layer_ids` into `heard` while the target runs."""
 
-    def listener(layer_id: int):
+    def listener(layer_id: int) -> Callable[[nn.Module, object, Tensor | tuple[Tensor, ...]], None]:
         def hear(_module: nn.Module, _inputs: object, output: Tensor | tuple[Tensor, ...]) -> None:
             heard[layer_id] = output if isinstance(output, Tensor) else output[0]
 

@@ -90,8 +90,8 @@ def example_of(row: dict[str, Any], place: Place, reading: Reading) -> Example:
 
 def tokens_of(row: dict[str, Any], place: Place) -> tuple[list[int], list[float]]:
     """Tokens that are given, and their mask, all ones unless given."""
-    ids = row["input_ids"]
-    mask = row.get("loss_mask", [1.0] * len(ids) if isinstance(ids, list) else None)
+    ids: Any = row["input_ids"]
+    mask: Any = row.get("loss_mask", [1.0] * len(ids) if isinstance(ids, list) else None)
     if not is_list_of(ids, int) or not is_list_of(mask, (int, float)):
         raise TrainingDataError(place, "input_ids is a list of integers and loss_mask one of numbers")
     return ids, [float(value) for value in mask]
@@ -152,7 +152,7 @@ def rendered(
     from jinja2 import TemplateError
 
     try:
-        found = tokenizer.apply_chat_template(messages, add_generation_prompt=prompts, tokenize=tokenize)
+        found: Any = tokenizer.apply_chat_template(messages, add_generation_prompt=prompts, tokenize=tokenize)
     except (ValueError, TypeError, TemplateError) as error:
         raise TrainingDataError(place, f"the chat template refuses it: {error}") from None
     return found["input_ids"] if tokenize and not isinstance(found, list) else found

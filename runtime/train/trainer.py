@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from draftc.runtime.objectives.acceptance import AcceptanceReport, acceptance_report
@@ -76,6 +77,8 @@ class DraftTrainer(Trainer):
             callbacks=[NewAnchors(train)],
         )
         self.learner = learner
+        self.collator = collator
+        self.evaluation = evaluation
         self.write_bundle = write_bundle
         self.target = target
         self.taps = taps
@@ -96,17 +99,18 @@ class DraftTrainer(Trainer):
     def compute_loss(
         self,
         model: nn.Module,
-        inputs: dict[str, Fed],
+        inputs: dict[str, Any],
         return_outputs: bool = False,  # noqa: ARG002 - outputs of training blocks serve nobody
-        num_items_in_batch: Tensor | None = None,
+        num_items_in_batch: Tensor | int | None = None,
     ) -> Tensor:
         """The share of this rank and micro-batch in the loss of the step, times the ranks that average gradients.
 
         Raises `TrainingDataError` for states that are not finite, `TrainingError` when the loss is not.
         """
-        fed = inputs["fed"].to(self.args.device)
+        fed: Fed = inputs["fed"].to(self.args.device)
+        totals = torch.as_tensor(num_items_in_batch)
         numerators, _ = model(fed.batch, self.features(fed))
-        loss = self.learner.objective.combine(numerators, num_items_in_batch, self.progress)
+        loss = self.learner.objective.combine(numerators, totals, self.progress)
         if not torch.isfinite(loss):
             places = "; ".join(map(str, fed.places))
             raise TrainingError(f"the loss of step {self.state.global_step + 1} is {loss.item()} ({places})")
@@ -128,16 +132,24 @@ class DraftTrainer(Trainer):
         if not finite.all():
             wrong = int((~finite.all(-1)).nonzero()[0])
             raise TrainingDataError(fed.places[wrong], "the target's states are not finite")
-        return found if self.learner.objective.needs_teacher or not self.model.training else Features(found.taps, None)
+        return (
+            found if self.learner.objective.needs_teacher or not self.learner.training else Features(found.taps, None)
+        )
 
     def evaluate(
         self,
-        eval_dataset: Draws | None = None,
+        eval_dataset: Any = None,
         ignore_keys: list[str] | None = None,  # noqa: ARG002 - nothing is returned that could be ignored
         metric_key_prefix: str = "eval",
     ) -> dict[str, float]:
-        """Accuracy and acceptance length over the whole evaluation set, exact for any number of ranks."""
-        report = self.acceptance(eval_dataset or self.eval_dataset)
+        """Accuracy and acceptance length over the whole evaluation set, exact for any number of ranks.
+
+        Raises `TrainingError` when there is none.
+        """
+        draws = eval_dataset or self.evaluation
+        if draws is None:
+            raise TrainingError("there are no data to evaluate on")
+        report = self.acceptance(draws)
         values = {"accuracy": report.accuracy, "acceptance_length": report.acceptance_length, "blocks": report.blocks}
         if report.expected_length is not None:
             values["expected_length"] = report.expected_length
@@ -154,7 +166,7 @@ class DraftTrainer(Trainer):
         counts, knows_target = evaluation_counts(
             model,
             draws,
-            self.data_collator,
+            self.collator,
             self.features,
             self.args.per_device_eval_batch_size,
             (self.args.process_index, self.args.world_size),
@@ -165,26 +177,37 @@ class DraftTrainer(Trainer):
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Write the draft as a bundle to `output_dir`, and its float32 weights beside it."""
-        folder = Path(output_dir or self.args.output_dir)
+        folder = Path(output_dir or self.args.output_dir or ".")
         state = draft_state(self.model_wrapped)
         if self.args.should_save:
             self.write_bundle(folder, state)
             write_masters(state, folder)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        read_masters(model or self.model, Path(resume_from_checkpoint))
+        read_masters(model or self.learner, Path(resume_from_checkpoint))
+
+    @property
+    def inner_optimizer(self) -> Optimizer:
+        """The optimizer itself, without what accelerate puts around it."""
+        found: Any = self.optimizer
+        return getattr(found, "optimizer", found)
+
+    @property
+    def schedule(self) -> Any:
+        """The learning-rate schedule, once training has made one."""
+        return self.lr_scheduler
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        state = optimizer_state(self.model_wrapped, self.optimizer.optimizer)
+        state = optimizer_state(self.model_wrapped, self.inner_optimizer)
         if self.args.should_save:
             write_optimizer(state, Path(output_dir))
-            torch.save(self.lr_scheduler.state_dict(), Path(output_dir) / SCHEDULER)
+            torch.save(self.schedule.state_dict(), Path(output_dir) / SCHEDULER)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if checkpoint is None:
             return
-        read_optimizer(self.model_wrapped, self.optimizer.optimizer, Path(checkpoint))
-        self.lr_scheduler.load_state_dict(torch.load(Path(checkpoint) / SCHEDULER, weights_only=True))
+        read_optimizer(self.model_wrapped, self.inner_optimizer, Path(checkpoint))
+        self.schedule.load_state_dict(torch.load(Path(checkpoint) / SCHEDULER, weights_only=True))
 
     def _save_rng_state(self, output_dir: str) -> None:
         super()._save_rng_state(output_dir)
