@@ -350,3 +350,19 @@ def test_the_readme_says_how_a_family_is_used(name: str) -> None:
     assert ('speculation_type="dflash"' in text) == (name == "dflash")
     assert ("draft.draft_tokens(" in text) == (name != "dflash")
     assert f"proposes {4 if name in ('dspark-vanilla', 'dspark-gated') else 3} tokens a step" in text
+
+
+@pytest.mark.parametrize("name", ["dflash2", "domino", "dspark-rnn"])
+def test_the_step_that_the_readme_shows_runs(name: str) -> None:
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    sizes = {"hidden_size": 24, "intermediate_size": 32, "num_hidden_layers": 8, "head_dim": 8}
+    target = Qwen3ForCausalLM(Qwen3Config(vocab_size=100, num_attention_heads=3, num_key_value_heads=1, **sizes)).eval()
+    compiled_draft = compiled("context", family=FAMILIES[name])
+    code = compiled_draft.files["README.md"].partition("prompt = ")[2].partition("```")[0]
+    shown = "".join(line for line in code.splitlines(keepends=True)[1:] if not line.startswith("print"))
+    scope = {"torch": torch, "target": target, "draft": compiled_draft.model().eval(), "prompt": {}}
+    scope["prompt"] = {"input_ids": torch.randint(1, 90, (1, 7))}
+    with torch.no_grad():
+        exec(shown, scope)
+    assert scope["drafted"].tokens.shape == (1, drafted_per_step(compiled_draft.layout))

@@ -179,3 +179,22 @@ def test_a_reduced_vocabulary() -> None:
     assert drafted.scores.shape == (3, 4, 30)
     assert draft.t2d[drafted.tokens].all()
     assert torch.equal(draft_rows(drafted.tokens, draft.d2t, 100), drafted.scores.argmax(-1))
+
+
+@pytest.mark.parametrize("name", ["dflash", "dflash2", "domino-prefix", "dspark-rnn", "dspark-own-gated"])
+def test_both_forms_are_one_graph(name) -> None:
+    draft = headed(FAMILIES[name])
+    embed, lm_head = tables(draft)
+    hidden = hidden_states(draft, batch=2, blocks=2)
+    previous = torch.arange(4 * draft.slots.steps).view(2, 2, -1)
+    torch._dynamo.reset()
+
+    def both(hidden: Tensor, previous: Tensor) -> tuple[Tensor, Tensor]:
+        scored = draft.block_scores(hidden, previous, lm_head, embed)
+        drafted = draft.draft_tokens(hidden[:, :4], previous[:, 0, 0], lm_head, embed)
+        return scored.scores, drafted.tokens
+
+    with torch.no_grad():
+        want = both(hidden, previous)
+        got = torch.compile(both, backend="eager", fullgraph=True)(hidden, previous)
+    assert all(torch.equal(mine, other) for mine, other in zip(got, want, strict=True))
