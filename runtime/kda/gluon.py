@@ -1,22 +1,22 @@
 """KDA by this project's Gluon kernels for Hopper cards and newer, which lie in files of their own."""
 
-from collections.abc import Callable
-
+import torch
 from torch import Tensor
 
-from draftc.runtime.kda.block import kda_block, states_block
+from draftc.runtime.kda.block import states_block
 from draftc.runtime.kda.states import ScanPlan
-from draftc.runtime.kda.triton import triton_blocks
+from draftc.runtime.kda.triton import kda_triton
 from draftc.runtime.visibility import View
 
 
-def gluon_tiles() -> Callable[..., Tensor] | None:
-    """`kda_tiles` of the kernel files; the plain Triton kernels for a Triton without Gluon, None without Triton."""
+@torch.compiler.assume_constant_result
+def misses_gluon() -> bool:
+    """Whether the kernel files cannot be imported: Triton is missing, or has no Gluon that they know."""
     try:
-        from draftc.runtime.kda.gluon_core import kda_tiles
+        from draftc.runtime.kda.gluon_core import kda_tiles  # noqa: F401
     except ImportError:
-        return triton_blocks()
-    return kda_tiles
+        return True
+    return False
 
 
 def kda_gluon(
@@ -32,10 +32,11 @@ def kda_gluon(
     lower_bound: float | None,
 ) -> Tensor:
     """`kda` by one kernel forward and one backward, one warp a tile; by `kda_triton` where a call does not fit them."""
-    tiles = gluon_tiles()
-    if tiles is None:
-        return kda_block(q, k, v, decay, beta, A_log, dt_bias, state, view, lower_bound)
-    return tiles(q, k, v, decay, beta, A_log, dt_bias, state, lower_bound)
+    if misses_gluon():
+        return kda_triton(q, k, v, decay, beta, A_log, dt_bias, state, view, lower_bound)
+    from draftc.runtime.kda.gluon_core import kda_tiles
+
+    return kda_tiles(q, k, v, decay, beta, A_log, dt_bias, state, lower_bound)
 
 
 def states_gluon(

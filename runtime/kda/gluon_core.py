@@ -9,11 +9,11 @@ from functools import cache
 from typing import Any
 
 import torch
-import triton
 from torch import Tensor
 
 from draftc.runtime.kda.gluon_backward import reduce_partial, tiles_backward
 from draftc.runtime.kda.gluon_forward import tiles_forward
+from draftc.runtime.kda.gluon_tiles import TRITON_VERSION
 from draftc.runtime.kda.triton_core import KernelFunction, Launches, kda_blocks, kernel_operator
 
 TILE = 16  # rows
@@ -75,7 +75,7 @@ def program_count(device: int, per_multiprocessor: int, heads: int, tiles: int) 
 
 def call_directly() -> bool:
     """Whether compiled kernels of this Triton are known to take all arguments in the order of the source."""
-    return triton.__version__.rpartition(".")[0] in DIRECT_RELEASES
+    return TRITON_VERSION.rpartition(".")[0] in DIRECT_RELEASES
 
 
 def launch(kernel: Any, grid: tuple[int, int, int], arguments: tuple[Any, ...], constants: tuple[Any, ...],

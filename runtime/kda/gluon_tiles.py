@@ -13,12 +13,14 @@ the fragment loads from there free of bank conflicts.
 """
 
 try:
+    import triton
     from triton.experimental import gluon
     from triton.experimental.gluon import language as gl
     from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
 except ImportError as missing:
     raise ImportError(f"the kernels of kda_gluon need Gluon of Triton 3.6 or later: {missing}") from missing
 
+TRITON_VERSION = triton.__version__
 barrier = getattr(gl, "barrier", None) or gl.thread_barrier  # renamed in Triton 3.7
 
 LOG2E = gl.constexpr(1.4426950408889634)

@@ -1,8 +1,8 @@
 """KDA by Triton kernels that lie in files of their own; where Triton is missing, by the closed form."""
 
 import warnings
-from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 from draftc.runtime.kda.block import kda_block, states_block
@@ -14,14 +14,15 @@ class MissingTritonWarning(UserWarning):
     """A draft was compiled for Triton kernels, and runs by plain tensor operations instead."""
 
 
-def triton_blocks() -> Callable[..., Tensor] | None:
-    """`kda_blocks` of the kernel file; None, and a `MissingTritonWarning`, where Triton cannot be imported."""
+@torch.compiler.assume_constant_result
+def misses_triton() -> bool:
+    """Whether the kernel files cannot be imported, which a `MissingTritonWarning` says."""
     try:
-        from draftc.runtime.kda.triton_core import kda_blocks
+        from draftc.runtime.kda.triton_core import kda_blocks  # noqa: F401
     except ImportError as missing:
         warnings.warn(f"KDA runs by plain tensor operations: {missing}", MissingTritonWarning, stacklevel=4)
-        return None
-    return kda_blocks
+        return True
+    return False
 
 
 def kda_triton(
@@ -37,10 +38,11 @@ def kda_triton(
     lower_bound: float | None,
 ) -> Tensor:
     """`kda` by one kernel forward and one backward, float32 inside; `kda_block` where Triton is missing."""
-    blocks = triton_blocks()
-    if blocks is None:
+    if misses_triton():
         return kda_block(q, k, v, decay, beta, A_log, dt_bias, state, view, lower_bound)
-    return blocks(q, k, v, decay, beta, A_log, dt_bias, state, lower_bound)
+    from draftc.runtime.kda.triton_core import kda_blocks
+
+    return kda_blocks(q, k, v, decay, beta, A_log, dt_bias, state, lower_bound)
 
 
 def states_triton(
