@@ -1,0 +1,255 @@
+"""Kimi delta attention on a CUDA card: core, layer, hybrid draft: `python bench/kda.py [folder for the results]`.
+
+Core: 512 blocks of 16 rows, 32 heads of 128 channels, bf16, every backend that the card does not refuse, beside a copy
+kernel that moves the same bytes (the floor) and fla-core's `chunk_kda` where that is installed. `kernel_us` is the
+median of replays of a CUDA graph, `call_ms` that of eager calls between two synchronisations, which is host time as
+well. Errors are norms of differences to the recurrence in float32, relative to the norms of its results.
+
+Layer: DeltaAttention at Qwen3-4B width, with everything around the core. Hybrid: 2 KDA (16 heads) and 3 GQA layers
+against 5 GQA layers of Qwen3-4B size, one training step on 4,096 context rows and 512 blocks of 16.
+Sections are left out, and said to be, when BENCH_SECONDS (default 240) are over; the file is written after each.
+"""
+
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from record import RESULTS, card, write
+from torch import Tensor
+
+import draftc
+from draftc.compiler.passes.select import with_packages
+from draftc.compiler.program import Options
+from draftc.runtime.attention.kda_reset import DeltaAttention
+from draftc.runtime.kda import kda
+from draftc.runtime.kda.registry import KDA_BACKENDS
+from draftc.runtime.memory import NoMemory
+from draftc.runtime.request import BackendRequest
+from draftc.runtime.visibility import View
+
+BLOCKS, HEADS, WIDTH, HIDDEN, CONTEXT = 512, 32, 128, 2560, 4096
+BOUNDS = {"bounded": -5.0, "unbounded": None}
+NAMES = ("out", "q", "k", "v", "decay", "beta", "A_log", "dt_bias")
+SECONDS = float(os.environ.get("BENCH_SECONDS", "240"))
+BEGAN = time.perf_counter()
+
+
+def view(backend: str) -> View:
+    return View(None, backend, 0.0, None)
+
+
+def core_inputs(rows: int, blocks: int = BLOCKS, heads: int = HEADS) -> list[Tensor]:
+    """Fresh leaves: q, k, v, decay `[M, T, h, d]`, beta `[M, T, h]` in bf16; A_log, dt_bias in float32."""
+    draw = lambda *shape: torch.randn(*shape, device="cuda")  # noqa: E731
+    wide = [draw(blocks, rows, heads, WIDTH).bfloat16() for _ in range(4)]
+    rate = (torch.rand(heads, device="cuda") * 15 + 1).log()
+    made = [*wide, draw(blocks, rows, heads).bfloat16(), rate, draw(heads * WIDTH) * 0.5]
+    return [x.requires_grad_() for x in made]
+
+
+def call(backend: str, inputs: list[Tensor], bound: float | None) -> Tensor:
+    return kda(*inputs, None, view(backend), bound)
+
+
+def both_ways(backend: str, inputs: list[Tensor], bound: float | None, dout: Tensor) -> tuple[Tensor, ...]:
+    out = call(backend, inputs, bound)
+    return out, *torch.autograd.grad(out, inputs, dout)
+
+
+def able(rows: int, bound: float | None) -> tuple[str, ...]:
+    """Backends that this card refuses nothing of, best first, without the step-by-step oracle."""
+    packages = with_packages([]) | {"triton": torch_triton(), "fla-core": fla_version()}
+    request = BackendRequest(
+        op="kda", phase="training", device="cuda", dtype="bfloat16", q_dim=WIDTH, v_dim=WIDTH, heads=HEADS,
+        kv_heads=HEADS, block_size=rows, capability=torch.cuda.get_device_capability(), context_state="reset",
+        gate_lower_bound=bound, packages=packages,
+    )  # fmt: skip
+    return tuple(b.name for b in KDA_BACKENDS if b.name != "kda_recurrent" and not b.refuse(request))
+
+
+def torch_triton() -> str:
+    import triton
+
+    return triton.__version__
+
+
+def fla_version() -> str | None:
+    try:
+        import fla
+    except ImportError:
+        return None
+    return fla.__version__
+
+
+def kernel_us(step: Callable[[], object], calls: int = 10, replays: int = 7) -> float:
+    """Microseconds of `step` on the card: a graph of `calls`, the median of `replays`."""
+    for _ in range(3):
+        step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(calls):
+            step()
+    times = [elapsed(graph.replay) / calls for _ in range(replays)]
+    return round(statistics.median(times) * 1e3, 1)
+
+
+def elapsed(step: Callable[[], object]) -> float:
+    """Milliseconds between two events around `step`, with the card idle before it."""
+    torch.cuda.synchronize()
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    step()
+    end.record()
+    torch.cuda.synchronize()
+    return start.elapsed_time(end)
+
+
+def call_ms(step: Callable[[], object], repeats: int = 15) -> float:
+    """Median milliseconds of one eager call."""
+    for _ in range(3):
+        step()
+    return round(statistics.median(elapsed(step) for _ in range(repeats)), 3)
+
+
+def floor_us() -> dict[str, float]:
+    """What moving the bytes alone takes: 4 tensors in and 1 out, then 5 in and 4 out, by torch's own copy."""
+    part = torch.empty(BLOCKS * 16 * HEADS * WIDTH, dtype=torch.bfloat16, device="cuda")
+    source, target = (part.repeat(9).view(9, -1) for _ in range(2))
+    copied = kernel_us(lambda: target.copy_(source))
+    return {"forward_us": round(copied * 5 / 18, 1), "backward_us": round(copied / 2, 1)}
+
+
+def accuracy(rows: int, bound: float | None, backend: str) -> dict[str, float]:
+    """Errors of output and gradients, and whether a second run gave the same bits."""
+    inputs = core_inputs(rows, blocks=64, heads=8)
+    dout = torch.randn_like(inputs[2]).detach()
+    exact = [x.detach().float().requires_grad_() for x in inputs[:5]]
+    exact += [x.detach().bfloat16().float().requires_grad_() for x in inputs[5:]]
+    want = both_ways("kda_recurrent", exact, bound, dout.float())
+    got, again = (both_ways(backend, inputs, bound, dout) for _ in range(2))
+    found = {
+        n: float(f"{((a.float() - b).norm() / b.norm()).item():.1e}") for n, a, b in zip(NAMES, got, want, strict=True)
+    }
+    return {**found, "repeatable": all(torch.equal(a, b) for a, b in zip(got, again, strict=True))}
+
+
+def core_times(rows: int, bound: float | None, backend: str) -> dict[str, float]:
+    inputs = core_inputs(rows, blocks=BLOCKS * 16 // rows)
+    dout = torch.randn_like(inputs[2]).detach()
+
+    def forward() -> None:
+        with torch.no_grad():
+            call(backend, inputs, bound)
+
+    def both() -> None:
+        both_ways(backend, inputs, bound, dout)
+
+    found = {"forward_call_ms": call_ms(forward), "call_ms": call_ms(both)}
+    if backend in ("kda_triton", "kda_gluon"):
+        found |= {"forward_kernel_us": kernel_us(forward), "kernel_us": kernel_us(both)}
+    return found
+
+
+def core() -> dict[str, Any]:
+    found: dict[str, Any] = {"floor": floor_us()}
+    for name, bound in BOUNDS.items():
+        for rows in (16, 8):
+            for backend in able(rows, bound):
+                if backend != "kda_block" or rows == 16:
+                    case = {"errors": accuracy(rows, bound, backend), **core_times(rows, bound, backend)}
+                    found[f"{name}, blocks of {rows}, {backend}"] = case
+                    print(name, rows, backend, case, flush=True)
+    return found
+
+
+def other_lengths() -> dict[str, Any]:
+    """Errors of the plain kernels where blocks are padded or ragged."""
+    return {
+        f"{name}, blocks of {rows}": accuracy(rows, bound, "kda_triton")
+        for name, bound in BOUNDS.items()
+        for rows in (2, 7, 31, 32)
+    }
+
+
+def layer() -> dict[str, Any]:
+    """Forward and backward of the whole attention, by backend, eager and compiled."""
+    module = DeltaAttention(HIDDEN, HEADS, WIDTH, 4, -5.0, False, 1e-6, 16).to("cuda", torch.bfloat16)
+    rows = torch.randn(1, BLOCKS * 16, HIDDEN, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    return {backend: layer_times(module, rows, backend) for backend in able(16, -5.0)}
+
+
+def layer_times(module: DeltaAttention, rows: Tensor, backend: str) -> dict[str, float]:
+    def step() -> None:
+        through(module, rows, backend).float().square().mean().backward()
+
+    found = {"call_ms": call_ms(step, 7)}
+    torch._dynamo.reset()
+    compiled = torch.compile(through, fullgraph=backend != "kda_fla")
+
+    def compiled_step() -> None:
+        compiled(module, rows, backend).float().square().mean().backward()
+
+    found["compiled_call_ms"] = call_ms(compiled_step, 7)
+    print("layer", backend, found, flush=True)
+    return found
+
+
+def through(module: DeltaAttention, rows: Tensor, backend: str) -> Tensor:
+    return module(rows, rows, None, None, view(backend), NoMemory())
+
+
+def training_step(layout: str, backend: str | None, compiled: bool) -> dict[str, float]:
+    options = Options(capability=torch.cuda.get_device_capability(), backend=backend)
+    model = draftc.compile(layout, options).model("cuda").train()
+    config = model.config
+    make = {"device": "cuda", "dtype": torch.bfloat16}
+    noise = torch.randn(1, BLOCKS * config.block_size, config.target_hidden_size, **make)
+    context = torch.randn(1, CONTEXT, config.context_width, **make)
+    anchors = torch.randperm(CONTEXT - 1, device="cuda")[:BLOCKS].sort().values[None]
+    if compiled:
+        for each in model.layers:
+            each.compile(fullgraph=backend != "kda_fla")
+
+    def step() -> None:
+        model.zero_grad(set_to_none=True)
+        out = model(noise_embeds=noise, context_hidden_states=context, anchors=anchors)
+        out.last_hidden_state.float().square().mean().backward()
+
+    found = {"call_ms": call_ms(step, 5)}
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    step()
+    return found | {"peak_gib": round((torch.cuda.max_memory_allocated() - before) / 2**30, 2)}
+
+
+def hybrid() -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for compiled in (False, True):
+        form = "layers compiled" if compiled else "eager"
+        dense = training_step("qwen3-4b-dflash", None, compiled)
+        mixed = training_step("qwen3-4b-2kda-3gqa", None, compiled)
+        ratio = round(dense["call_ms"] / mixed["call_ms"], 3)
+        found[form] = {"5 gqa": dense, "2 kda 3 gqa": mixed, "times faster": ratio}
+        print("hybrid", form, found[form], flush=True)
+    return found
+
+
+SECTIONS = {"core": core, "lengths": other_lengths, "layer": layer, "hybrid": hybrid}
+
+
+def main(folder: Path) -> None:
+    results: dict[str, Any] = {}
+    for name, section in SECTIONS.items():
+        spent = time.perf_counter() - BEGAN
+        results[name] = section() if spent < SECONDS else f"left out after {spent:.0f} s"
+        write("kda", results, folder, card=card())
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else RESULTS)
