@@ -35,6 +35,8 @@ def load_target(source: Source, dtype: "torch.dtype | str", device: str) -> Any:
     """Load a causal language model for inference. Raises `LoadError` with transformers' own reason."""
     from transformers import AutoModelForCausalLM
 
+    from draftc.runtime.train.errors import first_line
+
     try:
         model: Any = AutoModelForCausalLM.from_pretrained(source.path, dtype=dtype, **source.options)
     except (OSError, ValueError, ImportError) as error:
@@ -46,6 +48,8 @@ def load_tokenizer(source: Source) -> Any:
     """Load the tokenizer beside a target. Raises `LoadError` with transformers' own reason."""
     from transformers import AutoTokenizer
 
+    from draftc.runtime.train.errors import first_line
+
     try:
         return AutoTokenizer.from_pretrained(source.path, **source.options)
     except (OSError, ValueError, ImportError) as error:
@@ -55,6 +59,8 @@ def load_tokenizer(source: Source) -> Any:
 def load_draft(bundle: str | Path, dtype: "torch.dtype", device: str) -> Any:
     """Load the draft of a bundle for inference, through the bundle's own code. Raises `LoadError`."""
     from transformers import AutoModel
+
+    from draftc.runtime.train.errors import first_line
 
     folder = Path(bundle)
     if not (folder / "config.json").is_file():
@@ -66,11 +72,6 @@ def load_draft(bundle: str | Path, dtype: "torch.dtype", device: str) -> Any:
     except (OSError, ValueError, ImportError) as error:
         raise LoadError(f"bundle {folder}: {first_line(error)}") from None
     return model.to(device).eval()
-
-
-def first_line(error: Exception) -> str:
-    """The first line of what `error` says."""
-    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def gguf_help(source: Source) -> str:

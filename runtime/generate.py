@@ -10,7 +10,7 @@ from transformers.generation.logits_process import LogitsProcessorList
 
 from draftc.runtime.generation.drafter import Drafter
 from draftc.runtime.generation.errors import PromptError
-from draftc.runtime.generation.fit import final_tap_of, require_fit
+from draftc.runtime.generation.fit import require_fit, taps_of_draft
 from draftc.runtime.generation.history import own_processors
 from draftc.runtime.generation.loop import Decoding
 from draftc.runtime.generation.prompts import Prompts, limits_of, padded_prompts
@@ -50,7 +50,7 @@ def start_decoding(
     prompts = padded_prompts(input_ids, attention_mask, pad_of(target))
     generator = None if seed is None else torch.Generator(input_ids.device).manual_seed(seed)
     judge = make_judge(temperature, top_k, top_p, draft_temperature, generator)
-    reader = TargetReader(target, draft.config.target_layer_ids, final_tap_of(draft), prompts.pads)
+    reader = TargetReader(target, taps_of_draft(draft), prompts.pads)
     drafter = Drafter(draft, target.get_input_embeddings(), target.get_output_embeddings(), prompts.pads)
     processors = own_processors(target) if logits_processor is None else logits_processor
     return Decoding(reader, drafter, judge, processors, limits, prompts)

@@ -4,6 +4,7 @@ from typing import Any
 
 from draftc.runtime.generation.errors import DraftMismatchError
 from draftc.runtime.generation.taps import text_config
+from draftc.runtime.train.taps import Taps
 
 
 def require_fit(draft: Any, target: Any) -> None:
@@ -49,7 +50,11 @@ def require_same_place(draft: Any, target: Any) -> None:
         )
 
 
-def final_tap_of(draft: Any) -> str:
-    """Whether the draft reads the target's last layer `pre_norm` or `post_norm`, as its layout states."""
+def taps_of_draft(draft: Any) -> Taps:
+    """The states of the target that `draft` reads, as its layout, which its configuration holds, states them."""
     layout = (draft.config.draftc or {}).get("layout") or {}
-    return layout.get("final_tap") or "post_norm"
+    return Taps(
+        tuple(draft.config.target_layer_ids),
+        final_norm=(layout.get("final_tap") or "post_norm") == "post_norm",
+        keeps_streams=layout.get("target_stream_contraction") == "none",
+    )

@@ -10,7 +10,8 @@ from transformers.cache_utils import DynamicCache
 
 from draftc.runtime.generation.alignment import Alignment, require_movable
 from draftc.runtime.generation.errors import StatefulTargetError
-from draftc.runtime.generation.taps import Taps
+from draftc.runtime.generation.taps import tap_listener
+from draftc.runtime.train.taps import Taps
 
 WAY_OUT = (
     "use a target with full or sliding attention only, decode it without a draft, or serve the bundle on an engine that"
@@ -27,10 +28,10 @@ def require_stateless(target: Any) -> None:
 class TargetReader:
     """A target and its cache for a batch of prompts, `pads[r]` rows of padding on the left of row r."""
 
-    def __init__(self, target: Any, layer_ids: Sequence[int], final_tap: str, pads: Sequence[int]) -> None:
+    def __init__(self, target: Any, taps: Taps, pads: Sequence[int]) -> None:
         require_stateless(target)
         self.target = target
-        self.taps = Taps(target, layer_ids, final_tap)
+        self.listener = tap_listener(target, taps)
         self.alignment = Alignment(pads)
         self.cache = DynamicCache(config=target.config)
         self.cache.activate_past_recording()
@@ -53,12 +54,11 @@ class TargetReader:
             inputs["position_ids"] = self.alignment.positions(fresh, device)
         if "logits_to_keep" in self.takes:
             inputs["logits_to_keep"] = keep
-        with self.taps:
+        with self.listener.hearing() as heard:
             output = self.target(input_ids=tokens, **inputs)
-            taps = self.taps.read()
         if is_first:
             self.require_croppable(tokens.shape[0])
-        return output.logits[:, -keep:].float(), taps
+        return output.logits[:, -keep:].float(), self.listener.joined(heard)
 
     def require_croppable(self, batch: int) -> None:
         """Raise unless the cache, which has been written, can do what rounds of `batch` rows need."""

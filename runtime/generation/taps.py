@@ -1,13 +1,35 @@
-"""The hidden states of a target that a draft reads, taken by hooks on the tapped layers alone."""
+"""The target's hidden states while it decodes: the layers are those that training listens to."""
 
-from collections.abc import Sequence
-from types import TracebackType
-from typing import Any, Self
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from draftc.runtime.generation.errors import DraftMismatchError
+from draftc.runtime.train.errors import TrainingError
+from draftc.runtime.train.taps import Taps, decoder_of, layers_of, listening
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TapListener:
+    """Where a target's states are heard: `places[i]` is its layer i, the last one its decoder when that is normed."""
+
+    taps: Taps
+    places: nn.ModuleList
+
+    @contextmanager
+    def hearing(self) -> Iterator[dict[int, Tensor]]:
+        """What the tapped layers return, `[B, T, H]` by number, while the target runs inside."""
+        heard: dict[int, Tensor] = {}
+        with listening(self.places, self.taps.layer_ids, heard):
+            yield heard
+
+    def joined(self, heard: dict[int, Tensor]) -> Tensor:
+        """`heard` side by side as the draft reads it, `[B, T, W]`."""
+        return torch.cat([self.taps.flat(heard[layer_id]) for layer_id in self.taps.layer_ids], dim=-1)
 
 
 def text_config(target: Any) -> Any:
@@ -15,68 +37,19 @@ def text_config(target: Any) -> Any:
     return target.config.get_text_config(decoder=True)
 
 
-def target_layers(target: Any) -> nn.ModuleList:
-    """The decoder layers of `target`. Raises `DraftMismatchError` when it has no list of as many as it states."""
-    count = text_config(target).num_hidden_layers
-    for module in target.get_decoder().modules():
-        if isinstance(module, nn.ModuleList) and len(module) == count:
-            return module
-    raise DraftMismatchError(
-        f"{type(target).__name__} has no list of its {count} layers to take hidden states from",
-        "use a causal language model of transformers, not a wrapper around one",
-    )
-
-
-def first_tensor(output: Any) -> Tensor:
-    """The hidden states of what a layer or a decoder returns."""
-    if isinstance(output, Tensor):
-        return output
-    return output[0]
-
-
-class Taps:
-    """Outputs of the target's layers `layer_ids`, kept while the context is open.
-
-    Counted from 0, as `hidden_states[i + 1]` of transformers; that of the last layer is `post_norm`, behind the final
-    norm, or `pre_norm`. Raises `DraftMismatchError` for a layer that the target does not have.
-    """
-
-    def __init__(self, target: Any, layer_ids: Sequence[int], final_tap: str = "post_norm") -> None:
-        layers = target_layers(target)
-        deepest = max(layer_ids, default=-1)
-        if deepest >= len(layers):
-            raise DraftMismatchError(
-                f"the draft reads layer {deepest}, and the target has {len(layers)}, counted from 0",
-                "give the target that the draft was made for",
-            )
-        self.sources = [
-            target.get_decoder() if index == len(layers) - 1 and final_tap == "post_norm" else layers[index]
-            for index in layer_ids
-        ]
-        self.found: list[Tensor | None] = []
-        self.hooks: list[torch.utils.hooks.RemovableHandle] = []
-
-    def __enter__(self) -> Self:
-        self.found = [None] * len(self.sources)
-        for number, module in enumerate(self.sources):
-            self.hooks.append(module.register_forward_hook(self.keeper(number)))
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        for hook in self.hooks:
-            hook.remove()
-        self.hooks.clear()
-
-    def keeper(self, number: int) -> Any:
-        """A hook that keeps what its module returns as tap `number`."""
-
-        def keep(module: nn.Module, inputs: Any, output: Any) -> None:  # noqa: ARG001 - signature of forward hooks
-            self.found[number] = first_tensor(output)
-
-        return keep
-
-    def read(self) -> Tensor:
-        """The taps of the last call side by side, `[B, T, sum of widths]`; more than one stream is flattened."""
-        kept = [tap.flatten(2) for tap in self.found if tap is not None]
-        self.found = [None] * len(self.sources)
-        return torch.cat(kept, dim=-1)
+def tap_listener(target: Any, taps: Taps) -> TapListener:
+    """Find the layers that `taps` names. Raises `DraftMismatchError` where the target has no such layer."""
+    decoder, count = decoder_of(target), text_config(target).num_hidden_layers
+    deepest = max(taps.layer_ids, default=-1)
+    if deepest >= count:
+        raise DraftMismatchError(
+            f"the draft reads layer {deepest}, and the target has {count}, counted from 0",
+            "give the target that the draft was made for",
+        )
+    try:
+        layers: list[nn.Module] = list(layers_of(decoder, count))
+    except TrainingError as error:
+        raise DraftMismatchError(str(error), "use a causal language model of transformers, not a wrapper") from None
+    if taps.final_norm:
+        layers[-1] = decoder
+    return TapListener(taps, nn.ModuleList(layers))

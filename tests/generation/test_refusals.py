@@ -23,6 +23,7 @@ from draftc.runtime.generation.errors import (
     StatefulTargetError,
 )
 from draftc.runtime.generation.reader import TargetReader
+from draftc.runtime.train.taps import Taps
 from tests.generation.support import DENSE, prompts, small_draft, small_target
 
 
@@ -85,7 +86,7 @@ def test_a_target_that_keeps_states() -> None:
 
 def test_a_cache_that_turns_out_not_to_be_croppable() -> None:
     target = small_target()
-    reader = TargetReader(target, [0, 2], "post_norm", [0])
+    reader = TargetReader(target, Taps((0, 2)), [0])
     reader.cache.layers[1] = Uncroppable()
     with pytest.raises(StatefulTargetError, match="cache keeps Uncroppable, which cannot be cropped"):
         reader.read(torch.tensor([[1, 2, 3]]), 1)
@@ -125,7 +126,7 @@ def test_a_target_without_a_list_of_layers() -> None:
     ids, mask = prompts([4])
     target.config.num_hidden_layers = 5
     try:
-        with pytest.raises(DraftMismatchError, match="has no list of its 5 layers"):
+        with pytest.raises(DraftMismatchError, match="shows no single list of 5 layers"):
             start_decoding(small_draft(), target, ids, mask)
     finally:
         target.config.num_hidden_layers = 4
