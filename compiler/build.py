@@ -6,6 +6,7 @@ none of them brings in `transformers.modeling_utils`, which takes longer to impo
 
 import math
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -233,6 +234,17 @@ def _kda_class(spec: Kda) -> Callable[..., nn.Module]:
     from draftc.runtime.attention.kda_scan import ScanDeltaAttention
 
     return ScanDeltaAttention
+
+
+def decoding_form(attention: nn.Module) -> nn.Module | None:
+    """Return the form in which `attention` may decode, on the same parameters; None when it has but one form."""
+    from draftc.runtime.attention.mla import AbsorbedLatentAttention, LatentAttention
+
+    if type(attention) is not LatentAttention:
+        return None
+    form = copy(attention)
+    form.__class__ = AbsorbedLatentAttention
+    return form
 
 
 def latent_scale(spec: Mla) -> float:

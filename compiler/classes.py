@@ -38,12 +38,17 @@ class Printed:
 
 
 def print_class(unit: Unit) -> Printed:
-    """Return `unit` as a class: constructor with the real widths, forward as straight-line code."""
-    parts = [_head(unit), *_facts(unit), _constructor(unit), _forward(unit)]
+    """Return `unit` as a class: constructor with the real widths, forward as straight-line code.
+
+    A decoding form has the constructor of the attention that it derives from.
+    """
+    constructor = () if unit.form_of else (_constructor(unit),)
+    parts = [_head(unit), *_facts(unit), *constructor, _forward(unit)]
     text = "\n".join(parts)
     known = _known(unit)
     tree = ast.parse(text)
-    found = [known.get(name, name) for name in dict.fromkeys(free_names(tree)) if name not in unit.parts.values()]
+    emitted = {*unit.parts.values(), unit.form_of}
+    found = [known.get(name, name) for name in dict.fromkeys(free_names(tree)) if name not in emitted]
     for name in found:
         if isinstance(name, str) and not hasattr(builtins, name):
             raise InternalError(f"class {unit.name} mentions {name}, whose origin is unknown")
@@ -71,7 +76,7 @@ def _head(unit: Unit) -> str:
 
 def _base_name(unit: Unit) -> str:
     """Layers are units of gradient checkpointing; their reference form is not, since that would import models."""
-    return CHECKPOINTED.bound if unit.kind == "layer" else "nn.Module"
+    return CHECKPOINTED.bound if unit.kind == "layer" else unit.form_of or "nn.Module"
 
 
 def _facts(unit: Unit) -> Iterator[str]:

@@ -21,6 +21,9 @@ class Cost:
     def __add__(self, other: "Cost") -> "Cost":
         return Cost(self.flops + other.flops, self.bytes + other.bytes)
 
+    def __sub__(self, other: "Cost") -> "Cost":
+        return Cost(self.flops - other.flops, self.bytes - other.bytes)
+
 
 NOTHING = Cost(as_dim(0), as_dim(0))
 
@@ -45,21 +48,29 @@ class CacheCost:
 
 @dataclass(frozen=True, slots=True)
 class LayerCost:
-    """One layer: `dense` is everything but its attention operations, which see at most `window` context rows."""
+    """One layer: `dense` is everything but its attention operations, which see at most `window` context rows.
+
+    `absorbed` is the layer around the decoding form of its attention, None where there is none.
+    """
 
     parameters: int
     dense: Cost
     attention: Cost
     cache: CacheCost
     window: int | None
+    absorbed: "LayerCost | None" = None
 
     def flops_at(self, lengths: Lengths) -> int:
         """Floating-point operations of one forward; a window limits the context that attention reads."""
-        return self.dense.flops.evaluate(lengths) + self.attention.flops.evaluate(self._seen(lengths))
+        return self.dense.flops.evaluate(self._kept(lengths)) + self.attention.flops.evaluate(self._seen(lengths))
 
     def bytes_at(self, lengths: Lengths) -> int:
         """Bytes that one forward moves."""
-        return self.dense.bytes.evaluate(lengths) + self.attention.bytes.evaluate(self._seen(lengths))
+        return self.dense.bytes.evaluate(self._kept(lengths)) + self.attention.bytes.evaluate(self._seen(lengths))
+
+    def _kept(self, lengths: Lengths) -> Lengths:
+        """What the memory of a window returns: latent attention expands these rows, masked or not."""
+        return lengths if self.window is None else replace(lengths, past=min(lengths.past, self.window - 1))
 
     def _seen(self, lengths: Lengths) -> Lengths:
         if self.window is None:

@@ -70,6 +70,11 @@ def describe_attention(spec: AttentionSpec) -> str:
             assert_never(spec)
 
 
+def describe_form(attention: str) -> str:
+    """Say what the decoding form of the class `attention` does."""
+    return f"`{attention}` for few queries: all heads read one latent, which is never expanded."
+
+
 def _gqa(spec: Gqa) -> str:
     heads = f"{spec.num_attention_heads} query heads on {spec.num_key_value_heads} key-value heads of {spec.head_dim}"
     return f"Grouped-query attention: {heads} channels, {_rope(spec.rope)}."

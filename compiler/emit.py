@@ -13,7 +13,7 @@ from draftc.compiler.linker import Linked, link
 from draftc.compiler.manifest import manifest_json
 from draftc.compiler.naming import Names, names_of
 from draftc.compiler.pretty import Group, Piece, Prefixed, call, laid_out, literal
-from draftc.compiler.program import Program
+from draftc.compiler.program import DEVICES, Device, Program
 from draftc.compiler.readme import readme, summary
 from draftc.compiler.skeleton import render
 from draftc.compiler.sources import Symbol
@@ -91,13 +91,13 @@ def _field(name: str, value: Value) -> str:
 
 def _modeling(program: Program, names: Names, held: tuple[str, ...], configuration: Linked) -> dict[str, str]:
     """Return the model's file, and the files of kernels that its functions import when they are called."""
-    printed = [print_class(unit) for unit in program.units]
+    printed = [print_class(unit) for unit in program.emitted]
     symbols = list(dict.fromkeys(symbol for entry in printed for symbol in entry.symbols))
     mentioned = frozenset().union(*(entry.attributes for entry in printed))
     form = family_form(program.layout)
     linked = _linked([*symbols, form.model, *form.parts.values()], held, names, configuration, mentioned)
     operations = _linked(symbols, held, names, configuration, linked.attributes)
-    _require_distinct([*linked.names, *(unit.name for unit in program.units), names.model_class])
+    _require_distinct([*linked.names, *(unit.name for unit in program.emitted), names.model_class])
     before, after = linked.parted(operations.names)
     text = render(
         "modeling.py.j2",
@@ -149,7 +149,18 @@ def _model_attributes(program: Program, held: tuple[str, ...]) -> list[str]:
     if any(facts.memory == "state" for facts in program.facts):
         # Called through the instance: a plain function would be handed the model.
         values["plan_scan = "] = call("staticmethod", PLAN_STATES.name)
+    forms = {device: program.decoding_forms(device) for device in DEVICES}
+    if any(forms.values()):
+        values["decoding_forms: ClassVar[Mapping[str, Mapping[type, type]]] = "] = _classes_by_device(forms)
     return [head + laid_out(piece, 4, 4 + len(head)) for head, piece in values.items()]
+
+
+def _classes_by_device(forms: Mapping[Device, Mapping[str, str]]) -> Group:
+    """The mapping of `forms` with the names of classes as they are."""
+    named = {
+        device: tuple(Prefixed(f"{plain}: ", form) for plain, form in found.items()) for device, found in forms.items()
+    }
+    return Group("{", tuple(Prefixed(f'"{device}": ', Group("{", pairs, "}")) for device, pairs in named.items()), "}")
 
 
 def _require_distinct(names: Iterable[str]) -> None:

@@ -14,7 +14,7 @@ AROUND = 1  # unchanged lines that are shown before and after a change
 
 def graph_lines(program: Program) -> Iterator[str]:
     """Yield each class as its graph: a line a node with its name, operation, operands, sizes and dtype."""
-    for unit in program.units:
+    for unit in program.emitted:
         yield f"{unit.name} ({unit.kind}, layers {', '.join(map(str, unit.layers))})"
         for node in unit.graph.nodes:
             yield f"  {node_line(unit, node)}"

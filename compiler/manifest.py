@@ -30,6 +30,7 @@ def manifest_json(program: Program, files: Mapping[str, str], held: tuple[str, .
         "requires": requires,
         "files": hashes,
         "backends": {"held": list(held), "layers": _layers(program)},
+        "decoding_forms": _forms(program),
         "origins": _origins(program.layout),
     }
     return json.dumps(values, indent=2, ensure_ascii=False) + "\n"
@@ -45,6 +46,14 @@ def _layers(program: Program) -> list[Value]:
     return [
         {"layer": layer, "attention": names[layer], "phase": phase, "device": device, **_why(choice)}
         for (layer, phase, device), choice in sorted(program.choices.items())
+    ]
+
+
+def _forms(program: Program) -> list[Value]:
+    """One entry per layer and device where an attention has two forms: the one that decodes, and why."""
+    return [
+        {"layer": layer, "device": device, "form": choice.form, "reason": choice.reason}
+        for (layer, device), choice in sorted(program.forms.items())
     ]
 
 

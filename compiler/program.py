@@ -7,9 +7,10 @@ from typing import Literal
 
 from torch import fx, nn
 
-from draftc.compiler.build import Facts, Part, build
+from draftc.compiler.build import Facts, Part, build, decoding_form
 from draftc.compiler.costs import LayerCost
-from draftc.compiler.describe import describe_attention, describe_layer, describe_mlp
+from draftc.compiler.describe import describe_attention, describe_form, describe_layer, describe_mlp
+from draftc.compiler.latent_form import FormChoice
 from draftc.compiler.trace import Source, Traced, trace
 from draftc.runtime.request import Choice, Op, Phase
 from draftc.spec.layout import AttentionSpec, Family, Kda, Layout
@@ -36,7 +37,8 @@ class Unit:
     `module` is its reference form on meta and `graph` what its forward does; passes rewrite the graph in place.
     `inputs` are the parameters that the emitted forward keeps (attention and feed-forward classes drop those that no
     node reads), `parts` names the unit of each child that is one, `layers` the layers that use the class. `spec` is the
-    attention's spec, on an attention or layer unit; `facts` are the class attributes of a layer unit.
+    attention's spec, on an attention or layer unit; `facts` are the class attributes of a layer unit. `form_of` names
+    the attention whose parameters a decoding form has: it is printed as a class derived from that one.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Unit:
     spec: AttentionSpec | None = None
     facts: Facts | None = None
     parts: Mapping[str, str] = field(default_factory=dict)
+    form_of: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,8 @@ class Options:
 class Program:
     """A layout as traced units. `stack` names the layer unit of every layer, `facts` are the layers' facts in order.
 
-    Pass select fills `choices` by layer, phase and device, pass cost `costs` by layer.
+    Pass select fills `choices` by layer, phase and device, and `forms` by layer and device for attentions that have a
+    decoding form; pass cost fills `costs` by layer.
     """
 
     layout: Layout
@@ -80,6 +84,7 @@ class Program:
     facts: tuple[Facts, ...]
     options: Options = field(default_factory=Options)
     choices: dict[tuple[int, Phase, Device], Choice] = field(default_factory=dict)
+    forms: dict[tuple[int, Device], FormChoice] = field(default_factory=dict)
     costs: dict[int, LayerCost] = field(default_factory=dict)
 
     def unit(self, name: str) -> Unit:
@@ -89,6 +94,32 @@ class Program:
     def attention(self, layer: int) -> Unit:
         """Return the attention unit of layer `layer`."""
         return self.unit(self.unit(self.stack[layer]).parts["self_attn"])
+
+    def form(self, attention: str) -> Unit | None:
+        """Return the decoding form of the attention unit `attention`, None when it has none."""
+        return next((unit for unit in self.units if unit.form_of == attention), None)
+
+    def decoding_forms(self, device: Device) -> dict[str, str]:
+        """The attention units that decode in another form on `device`, with the unit of that form."""
+        found = {}
+        for (layer, place), choice in self.forms.items():
+            attention = self.attention(layer).name
+            unit = self.form(attention)
+            if place == device and choice.form == "absorbed" and unit is not None:
+                found[attention] = unit.name
+        return found
+
+    def decoding_cost(self, layer: int, device: Device) -> LayerCost:
+        """The cost of a layer in the form in which it decodes on `device`."""
+        cost, choice = self.costs[layer], self.forms.get((layer, device))
+        is_absorbed = choice is not None and choice.form == "absorbed"
+        return cost.absorbed if is_absorbed and cost.absorbed is not None else cost
+
+    @property
+    def emitted(self) -> tuple[Unit, ...]:
+        """The units that a bundle holds: decoding forms only where some device takes them."""
+        taken = {form for device in DEVICES for form in self.decoding_forms(device).values()}
+        return tuple(unit for unit in self.units if unit.form_of is None or unit.name in taken)
 
     @property
     def table(self) -> dict[tuple[Phase, Device], tuple[str, ...]]:
@@ -206,8 +237,10 @@ class _Sharing:
         parts = {"self_attn": self._attention(part), "mlp": self._mlp(part)}
         key = ("layer", signature(part.module), part.facts)
         unit = self._units.get(key) or self._add(key, self._layer(part, parts))
-        for used in (unit, *parts.values()):
-            self._uses.setdefault(used.name, []).append(part.spec.index)
+        names = {used.name for used in (unit, *parts.values())}
+        for used in self._units.values():
+            if used.name in names or used.form_of in names:
+                self._uses.setdefault(used.name, []).append(part.spec.index)
         return unit.name
 
     def _layer(self, part: Part, parts: Mapping[str, Unit]) -> Unit:
@@ -225,7 +258,19 @@ class _Sharing:
             name, doc = f"{class_name(part.spec.name)}Attention", describe_attention(part.spec.attention)
             unit = self._unit(name, "attention", doc, module, trace(module, f"{_path(part)}.self_attn"), prune=True)
             self._add(key, replace(unit, spec=part.spec.attention))
+            self._decoding_form(part, key)
         return self._units[key]
+
+    def _decoding_form(self, part: Part, key: tuple[object, ...]) -> None:
+        """Trace the form in which this attention may decode, where it has one."""
+        module = decoding_form(part.module.get_submodule("self_attn"))
+        if module is None:
+            return
+        plain = self._units[key]
+        name, doc = f"{class_name(part.spec.name)}AbsorbedAttention", describe_form(plain.name)
+        traced = trace(module, f"{_path(part)}.self_attn, decoding form")
+        unit = self._unit(name, "attention", doc, module, traced, prune=True)
+        self._add(("form", *key), replace(unit, spec=part.spec.attention, form_of=plain.name))
 
     def _mlp(self, part: Part) -> Unit:
         module = part.module.get_submodule("mlp")

@@ -8,7 +8,7 @@ from draftc.compiler.describe import describe_family
 from draftc.compiler.families import family_form
 from draftc.compiler.naming import names_of
 from draftc.compiler.parameters import parameter_count
-from draftc.compiler.program import Program
+from draftc.compiler.program import DEVICES, Program
 from draftc.compiler.skeleton import render
 from draftc.runtime.request import Choice
 from draftc.spec.layout import Dflash, Gqa, Kda, LayerSpec, Layout, Mla
@@ -40,6 +40,18 @@ drafted = draft.draft_tokens(block.hidden_states[-1], token, target.get_output_e
 print(tokenizer.decode(drafted.tokens[0]))  # what may follow the token; `draftc generate` runs the whole loop"""
 
 
+def forms(program: Program) -> str:
+    """Say which classes decode in the place of others; empty where none does."""
+    found = {pair: None for device in DEVICES for pair in program.decoding_forms(device).items()}
+    named = ", ".join(f"`{form}` takes the place of `{plain}`" for plain, form in found)
+    if not named:
+        return ""
+    return (
+        f"A forward without anchors decodes, and then {named}: the same parameters, the same cache, fewer operations. "
+        'Before compiling a decoding step with `torch.compile`, call `draft.prepare_decoding("cuda")`.'
+    )
+
+
 def _paragraph(text: str) -> str:
     return f"\n\n{text}" if text else ""
 
@@ -66,6 +78,7 @@ def readme(program: Program, held: tuple[str, ...], version: str) -> str:
         layers=layer_table(program),
         backends=backend_table(program),
         held=", ".join(f"`{name}`" for name in held),
+        forms=_paragraph(forms(program)),
         files=file_list(layout),
     )
 

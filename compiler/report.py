@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from draftc.compiler.api import CompiledDraft
 from draftc.compiler.parameters import layer_parameter_count, parameter_count
-from draftc.compiler.part_costs import PartCost, part_costs
+from draftc.compiler.part_costs import FormCost, PartCost, form_costs, part_costs
 from draftc.compiler.program import DEVICES, PHASES, Program
 from draftc.compiler.readme import shape, visible
 from draftc.runtime.request import Choice
@@ -102,6 +102,29 @@ def refusal_lines(draft: CompiledDraft) -> Iterator[str]:
             for passed_over, refusals in choice.refusals:
                 reasons = "; ".join(refusal.reason for refusal in refusals)
                 yield f"{name}, {phase} on {device}: not {passed_over}: {reasons}"
+
+
+def form_rows(draft: CompiledDraft, context: int) -> Rows:
+    """One row for each distinct latent attention and device: how it decodes, and what either form does and keeps."""
+    headings = ("attention", "device", "decodes", "FLOPs expanded", "absorbed", "cache as latent", "expanded")
+    first = _first_layers(draft).values()
+    rows = [_form_row(form) for form in form_costs(draft.program, context) if form.layer in first]
+    return headings, rows, headings[3:]
+
+
+def _form_row(form: FormCost) -> tuple[str, ...]:
+    flops = quantity(form.expanded_step_flops), quantity(form.absorbed_step_flops)
+    kept = (f"{quantity(size)}B" for size in (form.latent_cache_bytes, form.expanded_cache_bytes))
+    return (form.attention, form.device, form.form, *flops, *kept)
+
+
+def form_lines(draft: CompiledDraft) -> Iterator[str]:
+    """Say for each distinct latent attention why it decodes in its form."""
+    first = _first_layers(draft)
+    for (layer, device), choice in draft.program.forms.items():
+        name = draft.layout.layers[layer].name
+        if first[name] == layer:
+            yield f"{name}, decoding on {device}: {choice.form}: {choice.reason}"
 
 
 def _first_layers(draft: CompiledDraft) -> dict[str, int]:

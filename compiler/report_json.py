@@ -8,7 +8,7 @@ from draftc.compiler.api import CompiledDraft
 from draftc.compiler.describe import describe_attention
 from draftc.compiler.graphs import node_line
 from draftc.compiler.parameters import layer_parameter_count, parameter_count
-from draftc.compiler.part_costs import part_costs
+from draftc.compiler.part_costs import form_costs, part_costs
 from draftc.compiler.program import PassReport, Program
 from draftc.spec.layout import LayerSpec
 
@@ -28,8 +28,9 @@ def as_json(draft: CompiledDraft, context: int) -> dict[str, Any]:
         "layers": [_layer(program, layer) for layer in layout.layers],
         "costs": [asdict(part) for part in part_costs(program, context)],
         "backends": list(_choices(program)),
+        "forms": [asdict(form) for form in form_costs(program, context)],
         "passes": [_pass(report) for report in draft.reports],
-        "graphs": {unit.name: [node_line(unit, node) for node in unit.graph.nodes] for unit in program.units},
+        "graphs": {unit.name: [node_line(unit, node) for node in unit.graph.nodes] for unit in program.emitted},
     }
 
 

@@ -127,9 +127,12 @@ class _Refused(fx.proxy.TraceError):
 
 
 def ops_of(forward: FunctionType) -> tuple[Callable[..., Any], ...]:
-    """Return the functions of draftc.runtime that the module of `forward` holds by name."""
-    held = forward.__globals__.values()
-    return tuple(value for value in held if isinstance(value, FunctionType) and value.__module__.startswith(RUNTIME))
+    """Return the functions of draftc.runtime that the module of `forward` holds by name.
+
+    torch leaves what it compiled there as well, functions of no module.
+    """
+    held = [value for value in forward.__globals__.values() if isinstance(value, FunctionType)]
+    return tuple(value for value in held if (value.__module__ or "").startswith(RUNTIME))
 
 
 @cache

@@ -12,6 +12,7 @@ from transformers.cache_utils import Cache
 from transformers.modeling_outputs import BaseModelOutput
 
 from draftc.runtime.config import DraftConfig
+from draftc.runtime.forms import DecodingForms
 from draftc.runtime.heads.drafting import Drafting
 from draftc.runtime.memory import Memory, memories
 from draftc.runtime.norm import RMSNorm
@@ -62,14 +63,15 @@ def forced_over(chosen: str, forced: tuple[str, ...]) -> str:
     return next((name for name in forced if name.startswith("kda_") == is_kda), chosen)
 
 
-class DraftModel(Drafting, PreTrainedModel):
+class DraftModel(Drafting, DecodingForms, PreTrainedModel):
     """A stack of draft layers between the target's embeddings and its output head.
 
     A subclass names its layers (`layer_classes`, one callable without arguments per layer) and, for each phase
     (`training`, `decoding`) and device type, the backend of each layer (`backends`). `available` names further backends
     that its operations can run. Overrides, strongest first: the environment's `DRAFTC_BACKEND` (read when the model is
     built), `attn_implementation`. A stack whose recurrent layers read context sets `plan_scan` to `plan_states`, and
-    its layers share one plan per call; otherwise each makes its own.
+    its layers share one plan per call; otherwise each makes its own. Attentions with a form of their own for decoding
+    (`decoding_forms`) take it when a decoding call comes, and the other one back when training does.
     """
 
     config_class = DraftConfig
@@ -199,7 +201,10 @@ class DraftModel(Drafting, PreTrainedModel):
         if rows.kept is not None and "state" in self.memory_kinds:
             context = context * rows.kept[..., None]
         tables = [rope_table(turn, positions) for turn in self.turns]
-        views = self.layer_views(rows, layer_memories, context, "decoding" if anchors is None else "training")
+        phase, device = "decoding" if anchors is None else "training", context.device.type
+        names = self.layer_backends(phase, device)
+        self.settle_forms(phase, device, names)
+        views = self.layer_views(rows, layer_memories, context, phase, names)
         for layer, number, view, memory in zip(self.layers, self.turn_numbers, views, layer_memories, strict=True):
             rope = None if number is None else tables[number]
             block = layer(block, context, rows.anchors, rope, view, memory)
@@ -261,9 +266,10 @@ class DraftModel(Drafting, PreTrainedModel):
         if cache is not None and repeats:
             raise DraftInputError("gradient checkpointing runs layers twice and would write the cache twice: give none")
 
-    def layer_views(self, rows: Rows, layer_memories: tuple[Memory, ...], context: Tensor, phase: str) -> list[View]:
-        """What each layer may see, for the backend that runs it."""
-        names = self.layer_backends(phase, context.device.type)
+    def layer_views(
+        self, rows: Rows, layer_memories: tuple[Memory, ...], context: Tensor, phase: str, names: tuple[str, ...]
+    ) -> list[View]:
+        """What each layer may see, for the backend among `names` that runs it."""
         dropout = self.config.attention_dropout if self.training else 0.0
         plan = self.scan_plan(rows, context, phase)
         views = []

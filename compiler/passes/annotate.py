@@ -37,7 +37,7 @@ def infer_layers(program: Program, note: Note) -> None:
     Raises `ShapeError` where operands do not fit, or where a layer does not return the shape that it got.
     """
     letters = symbols(program.layout.block_size)
-    inference = Inference(program.layout.dtype, program.unit, note)
+    inference = Inference(program.layout.dtype, program.unit, note, program.form)
     for unit in program.units:
         if unit.kind == "layer":
             inputs = layer_inputs(program.layout, unit.facts, letters)

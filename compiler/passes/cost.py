@@ -48,7 +48,7 @@ class CostPass:
                 node.meta["cost"] = _node_cost(program.layout, unit, node, totals)
             totals[unit.name] = _sum(unit, ATTENTIONS, False) + _sum(unit, ATTENTIONS, True)
         for layer, name in enumerate(program.stack):
-            program.costs[layer] = _layer_cost(program, layer, totals[name])
+            program.costs[layer] = _layer_cost(program, layer, totals[name], totals)
         parameters = sum(cost.parameters for cost in program.costs.values())
         return PassReport(self.name, notes=(f"{parameters} parameters in {len(program.stack)} layers",))
 
@@ -83,12 +83,18 @@ def _product_cost(rows: Dim, width: int, out: int, dtype: str) -> Cost:
     return Cost(rows * (2 * width * out), moved * ITEM_BYTES[dtype])
 
 
-def _layer_cost(program: Program, layer: int, whole: Cost) -> LayerCost:
-    spec = program.layout.layers[layer].attention
-    attention = _sum(program.attention(layer), ATTENTIONS, True)
-    dense = Cost(whole.flops - attention.flops, whole.bytes - attention.bytes)
+def _layer_cost(program: Program, layer: int, whole: Cost, totals: dict[str, Cost]) -> LayerCost:
+    spec, unit = program.layout.layers[layer].attention, program.attention(layer)
+    around, form = whole - totals[unit.name], program.form(unit.name)
     parameters = sum(p.numel() for p in program.unit(program.stack[layer]).module.parameters())
-    return LayerCost(parameters, dense, attention, cache_cost(spec, program.layout), spec.sliding_window)
+    kept = cache_cost(spec, program.layout)
+
+    def cost_of(inner: Unit, absorbed: LayerCost | None) -> LayerCost:
+        attention = _sum(inner, ATTENTIONS, True)
+        dense = around + (totals[inner.name] - attention)
+        return LayerCost(parameters, dense, attention, kept, spec.sliding_window, absorbed)
+
+    return cost_of(unit, None if form is None else cost_of(form, None))
 
 
 def cache_cost(spec: AttentionSpec, layout: Layout) -> CacheCost:

@@ -1,6 +1,7 @@
 """Pass select: which backend runs each layer, in which phase, on which device, and why."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from difflib import get_close_matches
 from importlib.metadata import PackageNotFoundError, version
 from typing import assert_never
@@ -8,6 +9,7 @@ from typing import assert_never
 import torch
 
 from draftc.compiler.errors import BackendError, UnknownNameError
+from draftc.compiler.latent_form import FormChoice, cheaper_form
 from draftc.compiler.program import DEVICES, PHASES, Device, Options, PassReport, Program, operation_of
 from draftc.runtime.attend.registry import ATTEND_BACKENDS
 from draftc.runtime.kda.registry import KDA_BACKENDS
@@ -23,10 +25,12 @@ Place = tuple[Phase, Device]
 
 
 class Select:
-    """Fill `program.choices`; rewrite no graph, since all backends of an operation compute the same values.
+    """Fill `program.choices` and `program.forms`; rewrite no graph: backends and forms compute the same values.
 
     Algebra: for each layer, phase and device, of the backends that refuse nothing the one with the highest priority; at
-    opt 0 the one with the lowest, which is the plainest. An override wins wherever its backend refuses nothing.
+    opt 0 the one with the lowest, which is the plainest. An override wins wherever its backend refuses nothing. Latent
+    attention decodes in the form that costs fewer operations for each cached row at the layout's block size, in that of
+    training at opt 0 or where an override could run no other; its backends are asked about the widths of that form.
     Requires: nothing. Ensures: a choice for every layer, phase and device, with the refusals of every better backend.
     Raises `UnknownNameError` for an override that is no backend, `BackendError` when it fits no layer or is refused by
     a layer in every phase on every device.
@@ -47,8 +51,32 @@ class Select:
             for phase in PHASES:
                 for device in DEVICES:
                     request = requests.of(layer, phase, device)
+                    if phase == "decoding" and isinstance(layer.attention, Mla):
+                        chosen = decoding_form(layer.attention, request, wish, program.options.opt == 0)
+                        program.forms[layer.index, device] = chosen
+                        request = absorbed(layer.attention, request) if chosen.form == "absorbed" else request
                     program.choices[layer.index, phase, device] = choose(request, wish, program.options.opt == 0)
         return PassReport(self.name, notes=tuple(_notes(program)))
+
+
+def decoding_form(spec: Mla, request: BackendRequest, wish: Backend | None, plain: bool) -> FormChoice:
+    """Return the form in which latent attention decodes; `request` is that of the expanded one."""
+    found = cheaper_form(spec, request.block_size, request.dtype)
+    if plain and found.form == "absorbed":
+        return FormChoice("expanded", "opt 0 decodes in the form that trains")
+    if wish is None or found.form == "expanded" or wish.rank(request.phase, request.device) is None:
+        return found
+    reasons = wish.refuse(absorbed(spec, request))
+    if reasons and not wish.refuse(request):
+        text = "; ".join(refusal.reason for refusal in reasons)
+        return FormChoice("expanded", f"--backend {wish.name} refuses the absorbed form: {text}")
+    return found
+
+
+def absorbed(spec: Mla, request: BackendRequest) -> BackendRequest:
+    """Return `request` as the absorbed form asks: all heads read one key-value head as wide as the latent."""
+    q_dim = spec.kv_lora_rank + spec.qk_rope_head_dim
+    return replace(request, q_dim=q_dim, v_dim=spec.kv_lora_rank, kv_heads=1)
 
 
 def choose(request: BackendRequest, wish: Backend | None, plain: bool) -> Choice:
@@ -190,6 +218,8 @@ def _notes(program: Program) -> list[str]:
         index = next(layer.index for layer in program.layout.layers if layer.name == name)
         places = [f"{p} {d} {program.backend(index, p, d)}" for p in PHASES for d in DEVICES]
         notes.append(f"{name}: {', '.join(places)}")
+        forms = {d: program.forms[index, d] for d in DEVICES if (index, d) in program.forms}
+        notes += [f"{name}: decodes {choice.form} on {device}: {choice.reason}" for device, choice in forms.items()]
     return notes
 
 

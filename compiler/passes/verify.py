@@ -38,7 +38,7 @@ def verify(program: Program, after: str) -> None:
 
 
 def _broken(program: Program, unit: Unit) -> list[str]:
-    reasons = _broken_order(unit) + _broken_inputs(unit)
+    reasons = _broken_order(unit) + _broken_inputs(unit) + _broken_form(program, unit)
     for node in unit.graph.nodes:
         reasons += _broken_node(program, unit, node)
     return reasons
@@ -55,6 +55,16 @@ def _broken_order(unit: Unit) -> list[str]:
 def _broken_inputs(unit: Unit) -> list[str]:
     given = tuple(str(node.target) for node in unit.graph.find_nodes(op="placeholder"))
     return [] if given == unit.inputs else [f"its graph takes {given}, it says {unit.inputs}"]
+
+
+def _broken_form(program: Program, unit: Unit) -> list[str]:
+    """A decoding form is called in the place of its attention and has its parameters."""
+    if unit.form_of is None:
+        return []
+    plain = program.unit(unit.form_of)
+    reasons = [] if unit.inputs == plain.inputs else [f"it takes {unit.inputs}, {plain.name} takes {plain.inputs}"]
+    own, other = (dict(each.module.named_parameters()).keys() for each in (unit, plain))
+    return reasons if own == other else [*reasons, f"its parameters are not those of {plain.name}"]
 
 
 def _broken_node(program: Program, unit: Unit, node: fx.Node) -> list[str]:

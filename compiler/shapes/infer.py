@@ -23,15 +23,27 @@ def write(_: Unit, node: fx.Node, value: Value) -> None:
     node.meta.update(dims=dims_of(value), dtype=dtypes_of(value))
 
 
+def no_form(_: str) -> Unit | None:
+    """Return None: the unit of that name has no decoding form."""
+    return None
+
+
 class Inference:
     """Walks units of one program and tells `note` the value of every node.
 
-    `dtype` is the storage of parameters, `units` finds the unit of a part.
+    `dtype` is the storage of parameters, `units` finds the unit of a part, `forms` the decoding form of a unit.
     """
 
-    def __init__(self, dtype: str, units: Callable[[str], Unit], note: Note = write) -> None:
+    def __init__(
+        self,
+        dtype: str,
+        units: Callable[[str], Unit],
+        note: Note = write,
+        forms: Callable[[str], Unit | None] = no_form,
+    ) -> None:
         self._dtype = dtype
         self._units = units
+        self._forms = forms
         self._note = note
 
     def unit(self, unit: Unit, inputs: tuple[Value, ...]) -> Value:
@@ -75,10 +87,16 @@ class Inference:
 
     def _module(self, unit: Unit, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Value:
         if target in unit.parts:
-            return self.unit(self._units(unit.parts[target]), args)
+            return self._part(unit.parts[target], args)
         module = unit.module.get_submodule(target)
         rule = _rule(MODULES, type(module).__name__, unit)
         return _called(rule, (module, *args), kwargs, type(module).__name__)
+
+    def _part(self, name: str, args: tuple[Any, ...]) -> Value:
+        value, form = self.unit(self._units(name), args), self._forms(name)
+        if form is not None and self.unit(form, args) != value:
+            raise InternalError(f"{form.name} does not return what {name} returns", help="report this layout")
+        return value
 
 
 def _replaced(arguments: Any, values: Mapping[fx.Node, Value]) -> Any:

@@ -57,6 +57,9 @@ def show(draft: "CompiledDraft", context: int, graph: bool, passes: bool, as_jso
         if draft.program.costs:
             table("costs", *report.cost_rows(draft, context))
         table("backends", *report.backend_rows(draft))
+        if draft.program.forms:
+            table(f"forms of latent attention, a step at {context} rows", *report.form_rows(draft, context))
+            echo_lines(report.form_lines(draft))
         echo_lines(report.refusal_lines(draft))
 
 

@@ -23,7 +23,12 @@ def dense_mask(view: View) -> Tensor | None:
 
 
 def share_heads(x: Tensor, heads: int) -> Tensor:
-    """Repeat the g heads of `x [B, g, K, d]` in place so that there are `heads`, g to each group of `heads // g`."""
+    """Repeat the g heads of `x [B, g, K, d]` in place so that there are `heads`, g to each group of `heads // g`.
+
+    A single head is not copied.
+    """
+    if x.shape[1] == 1:
+        return x.expand(-1, heads, -1, -1)
     return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], dim=1)
 
 

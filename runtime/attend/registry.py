@@ -3,6 +3,7 @@
 from draftc.runtime.request import Backend, BackendRequest, Refusal
 
 NARROWEST_FLEX_HEAD = 16  # channels: the least that a matrix product of its CUDA kernels takes
+WIDEST_FLEX_HEAD = 512  # channels: a tile of wider ones does not fit into shared memory
 FLEX_CAPABILITY = (7, 0)
 WIDEST_FLASH_HEAD = 256  # channels
 FLASH_CAPABILITY = (8, 0)
@@ -19,7 +20,7 @@ def refuse_sdpa(request: BackendRequest) -> tuple[Refusal, ...]:  # noqa: ARG001
 
 
 def refuse_flex(request: BackendRequest) -> tuple[Refusal, ...]:
-    """Dropout always; gradients on CPU; narrow heads, float64 and cards before Volta on CUDA."""
+    """Dropout always; gradients on CPU; narrow and wide heads, float64 and cards before Volta on CUDA."""
     reasons = []
     if request.dropout > 0:
         reasons.append(Refusal("dropout", f"attention_dropout is {request.dropout}; flex drops no weights"))
@@ -35,6 +36,9 @@ def refuse_flex_kernel(request: BackendRequest) -> tuple[Refusal, ...]:
     if least < NARROWEST_FLEX_HEAD:
         text = f"heads of {request.q_dim} and {request.v_dim} channels; its kernels need {NARROWEST_FLEX_HEAD}"
         reasons.append(Refusal("narrow-head", text))
+    if max(request.q_dim, request.v_dim) > WIDEST_FLEX_HEAD:
+        text = f"heads of {request.q_dim} and {request.v_dim} channels; its tiles hold {WIDEST_FLEX_HEAD}"
+        reasons.append(Refusal("wide-head", text))
     if request.dtype == "float64":
         reasons.append(Refusal("dtype", "its kernels do not compile for float64"))
     return (*reasons, *refuse_old_card(request, FLEX_CAPABILITY))

@@ -12,8 +12,9 @@ stock layer, r_kv + d_rope numbers a row whatever the number of heads. What diff
   Q = r_kv·(d_nope + d_v) / (2·r_kv - d_nope - d_v) queries: 171 at the usual 512, 128 and 128. A step has 7 to 16.
 
 At 32 heads, T = 2,048 and 16 queries: 17.9 GFLOP and 42 MB of expanded keys and values a layer against 2.4 GFLOP and a
-read of 2.4 MB. They are two classes and not a flag, since each is one straight line of code: `absorb` gives the twin of
-an attention on the very same parameters, and whoever prepares a model for decoding puts it in that one's place.
+read of 2.4 MB. They are two classes and not a flag, since each is one straight line of code. The compiler decides which
+one decodes (pass select, with these numbers for the widths of a layout), prints both where that is the absorbed one, and
+`DecodingForms` turns an attention into the other class when the phase changes.
 """
 
 import math
@@ -157,6 +158,7 @@ class AbsorbedLatentAttention(LatentAttention):
     """`LatentAttention` for few queries: the same parameters, cache and values, computed on the latent itself.
 
     q·(W_k l) = (W_kᵀ q)·l, and Σ p·(W_v l) = W_v Σ p·l: `kv_b_proj` meets queries and results, never the cached rows.
+    It adds a forward and nothing else, so that an attention can take either class.
     Differentiable as well; sums are taken in another order, so results agree to rounding and not to the bit.
     """
 
@@ -193,10 +195,3 @@ class AbsorbedLatentAttention(LatentAttention):
         if not self.attention_bias:
             return self.o_proj(out)
         return silence(self.o_proj(out), view)
-
-
-def absorbed_twin(attention: LatentAttention) -> AbsorbedLatentAttention:
-    """The absorbed form of `attention` on the same parameters: training one trains the other, keys stay the same."""
-    twin = AbsorbedLatentAttention.__new__(AbsorbedLatentAttention)
-    twin.__dict__.update(attention.__dict__)
-    return twin

@@ -7,11 +7,12 @@ from transformers import DeepseekV3Config
 from transformers.models.deepseek_v3 import modeling_deepseek_v3
 from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3Attention
 
-from draftc.runtime.attention.mla import LatentAttention, absorbed_twin, yarn_softmax_scale
+from draftc.runtime.attention.mla import LatentAttention, yarn_softmax_scale
 from draftc.runtime.memory import NoMemory
 from draftc.runtime.rope import Turn, rope_table
 from draftc.runtime.visibility import View
 from tests.oracles.wide import widen
+from tests.runtime.drafts import absorbed_twin
 
 B, C, Q, H = 2, 7, 6, 24
 YARN = {

@@ -1,5 +1,6 @@
 """Small dense drafts in the reference form, the one that the compiler builds from a layout, made by hand."""
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -7,6 +8,7 @@ import torch
 from torch import Tensor
 
 from draftc.runtime.attention.gqa import GroupedQueryAttention
+from draftc.runtime.attention.mla import AbsorbedLatentAttention, LatentAttention
 from draftc.runtime.config import DraftConfig
 from draftc.runtime.draft import DraftModel
 from draftc.runtime.mlp import GatedMLP
@@ -105,6 +107,13 @@ def streams(draft: DraftModel, rows: int, blocks: int = 1, batch: int = 1, seed:
     )
     taps = torch.randn(batch, rows, config.context_width, generator=generator, dtype=torch.float64)
     return noise, taps
+
+
+def absorbed_twin(attention: LatentAttention) -> AbsorbedLatentAttention:
+    """The absorbed form of `attention` beside it, on the same parameters."""
+    twin = copy.copy(attention)
+    twin.__class__ = AbsorbedLatentAttention
+    return twin
 
 
 def gradients(output: Tensor, model: torch.nn.Module, *inputs: Tensor) -> dict[str, Tensor]:

@@ -5,15 +5,11 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import DynamicLayer
 
-from draftc.runtime.attention.mla import (
-    AbsorbedLatentAttention,
-    LatentAttention,
-    absorbed_twin,
-    yarn_softmax_scale,
-)
+from draftc.runtime.attention.mla import AbsorbedLatentAttention, LatentAttention, yarn_softmax_scale
 from draftc.runtime.memory import NoMemory
 from draftc.runtime.rope import Turn, rope_table
 from draftc.runtime.visibility import View
+from tests.runtime.drafts import absorbed_twin
 
 B, C, Q, H = 2, 9, 4, 16
 SEEN = View(None, "sdpa", 0.0, None)
