@@ -424,6 +424,47 @@ def state_gradients(
 
 
 @triton.jit
+def values_backward(
+    q, k, v, decay, A_log, dt_bias, state, dout, dv, back, start, lines, i_s, i_h, alive, bound, half, q_scale, k_norm,
+    ii, jj, TILE: tl.constexpr, COLS: tl.constexpr, WIDTH: tl.constexpr, BOUNDED: tl.constexpr, WHOLE: tl.constexpr,
+    FROM_STATE: tl.constexpr, HALF: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Store dV; return dO V'ᵀ and what q_i·dq_i and k_i·dk_i get by way of the state, over the squares of the norms."""
+    exists = alive[:, None]
+    to_weights = tl.zeros([TILE, TILE], tl.float32)
+    along_q = tl.zeros([TILE], tl.float32)
+    along_k = tl.zeros([TILE], tl.float32)
+    for c in range(0, WIDTH, COLS):
+        slot = c + tl.arange(0, COLS)
+        places = start + lines[:, None] + slot[None, :]
+        b_do = load_tile(dout + places, exists, WHOLE)
+        wanted = load_tile(v + places, exists, WHOLE)
+        b_dv = tl.dot(back, operand(b_do, HALF), input_precision=PRECISION)
+        store_tile(dv + places, b_dv, exists, WHOLE)
+        if FROM_STATE:
+            by_query, by_key = recalled(
+                q, k, decay, A_log, dt_bias, state, start, lines, i_s, i_h, slot, alive, bound, half,
+                ii, jj, TILE, COLS, WIDTH, BOUNDED, WHOLE, HALF, PRECISION,
+            )  # fmt: skip
+            by_key *= k_norm[:, None]
+            along_q += tl.sum(b_do.to(tl.float32) * by_query, 1) * q_scale
+            along_k -= tl.sum(b_dv * by_key, 1)
+            wanted = wanted.to(tl.float32) - by_key
+        to_weights = tl.dot(operand(b_do, HALF), tl.trans(operand(wanted, HALF)), to_weights, input_precision=PRECISION)
+    return to_weights, along_q, along_k
+
+
+@triton.jit
+def pairs_backward(to_weights, inverse, mixing, ii, jj, HALF: tl.constexpr, PRECISION: tl.constexpr):
+    """dP, R, its diagonal and the sums of Z∘C over columns and over rows, from C = `to_weights`."""
+    to_reads = tl.dot(operand(to_weights, HALF), tl.trans(inverse), input_precision=PRECISION)
+    joint = tl.dot(tl.trans(mixing), operand(to_reads, HALF), input_precision=PRECISION)
+    on_diagonal = tl.sum(tl.where(ii == jj, joint, 0.0), 1)
+    share = mixing.to(tl.float32) * to_weights
+    return to_reads, joint, on_diagonal, tl.sum(share, 1), tl.sum(tl.trans(share), 1)
+
+
+@triton.jit
 def blocks_backward(
     q, k, v, decay, beta, A_log, dt_bias, state, inverses, mixings, norms, dout,
     dq, dk, dv, ddecay, dbeta, dstate, to_bias, to_rate, blocks, scale, bound,
@@ -448,35 +489,16 @@ def blocks_backward(
     row = i_s * (2 * TILE) + tl.arange(0, TILE)
     q_norm, k_norm = tl.load(norms + row), tl.load(norms + row + TILE)
     back = tl.trans(operand(mixing.to(tl.float32) * strength[None, :], HALF))
-    to_weights = tl.zeros([TILE, TILE], tl.float32)
-    along_q = tl.zeros([TILE], tl.float32)
-    along_k = tl.zeros([TILE], tl.float32)
-    for c in range(0, WIDTH, COLS):
-        slot = c + tl.arange(0, COLS)
-        places = start + lines[:, None] + slot[None, :]
-        b_do = load_tile(dout + places, exists, WHOLE)
-        wanted = load_tile(v + places, exists, WHOLE)
-        b_dv = tl.dot(back, operand(b_do, HALF), input_precision=PRECISION)
-        store_tile(dv + places, b_dv, exists, WHOLE)
-        if FROM_STATE:
-            by_query, by_key = recalled(
-                q, k, decay, A_log, dt_bias, state, start, lines, i_s, i_h, slot, alive, bound, half,
-                ii, jj, TILE, COLS, WIDTH, BOUNDED, WHOLE, HALF, PRECISION,
-            )  # fmt: skip
-            by_key *= k_norm[:, None]
-            along_q += tl.sum(b_do.to(tl.float32) * by_query, 1) * q_norm * scale
-            along_k -= tl.sum(b_dv * by_key, 1)
-            wanted = wanted.to(tl.float32) - by_key
-        to_weights = tl.dot(operand(b_do, HALF), tl.trans(operand(wanted, HALF)), to_weights, input_precision=PRECISION)
+    to_weights, along_q, along_k = values_backward(
+        q, k, v, decay, A_log, dt_bias, state, dout, dv, back, start, lines, i_s, i_h, alive, bound, half,
+        q_norm * scale, k_norm, ii, jj, TILE, COLS, WIDTH, BOUNDED, WHOLE, FROM_STATE, HALF, PRECISION,
+    )  # fmt: skip
     to_weights *= strength[None, :]
     inverse = operand(tl.load(inverses + small), HALF)
-    to_reads = tl.dot(operand(to_weights, HALF), tl.trans(inverse), input_precision=PRECISION)
-    joint = tl.dot(tl.trans(mixing), operand(to_reads, HALF), input_precision=PRECISION)
-    on_diagonal = tl.sum(tl.where(ii == jj, joint, 0.0), 1)
+    to_reads, joint, on_diagonal, over_q, over_k = pairs_backward(to_weights, inverse, mixing, ii, jj, HALF, PRECISION)
     store_tile(dbeta + logits, (1.0 - strength) * on_diagonal, alive, WHOLE)
-    share = mixing.to(tl.float32) * to_weights
-    along_q = (along_q + tl.sum(share, 1)) * q_norm * q_norm
-    along_k = (along_k + 2.0 * on_diagonal - tl.sum(tl.trans(share), 1)) * k_norm * k_norm
+    along_q = (along_q + over_q) * q_norm * q_norm
+    along_k = (along_k + 2.0 * on_diagonal - over_k) * k_norm * k_norm
     from_reads = to_reads * (scale * q_norm)[:, None] * k_norm[None, :]
     from_writes = joint * (-strength * k_norm)[:, None] * k_norm[None, :]
     for c in range(0, WIDTH, COLS):
