@@ -215,6 +215,32 @@ def weighted_gradients(
 
 
 @gluon.jit
+def pairs_backward(
+    C, C_half, X, ZT, ZT_half, q_rows, k_rows, rows, q_cols, k_cols, cols, scale, bound, ii, jj,
+    ROWS: gl.constexpr, BOUNDED: gl.constexpr,
+):  # fmt: skip
+    """The 16x16 algebra: diag R, q_i·dq_i and k_i·dk_i over squared norms, diagonal of dP, `weighted_gradients`."""
+    small = gl.zeros([16, 16], gl.float32, layout=ACC)
+    diagonal = ii == jj
+    dP = product(C_half, X, small)
+    dPT = product(X, C_half, small)
+    dPT_half = dPT.to(gl.bfloat16)
+    R = product(ZT_half, dPT_half, small)
+    RT = product(dPT_half, ZT_half, small)
+    eye = gl.where(diagonal, 1.0, 0.0).to(gl.bfloat16)
+    Z = product(eye, ZT_half, small)
+    CT = product(eye, C_half, small)
+    on_diagonal = gl.sum(gl.where(diagonal, R, 0.0), 0)
+    along_q = gl.sum(ZT * CT, 0) * q_cols * q_cols
+    along_k = (2.0 * on_diagonal - gl.sum(Z * C, 0)) * k_cols * k_cols
+    same = gl.sum(gl.where(diagonal, dP, 0.0), 0) * q_cols * k_cols * scale
+    C1, C2, C1T, C2T = weighted_gradients(
+        dP, dPT, R, RT, q_rows, k_rows, rows, q_cols, k_cols, cols, scale, bound, ii, jj, ROWS, BOUNDED
+    )
+    return on_diagonal, along_q, along_k, same, C1, C2, C1T, C2T
+
+
+@gluon.jit
 def tiles_backward(
     q, k, v, decay, beta, A_log, dt_bias, packs, norms, dout, dq, dk, dv, ddecay, dbeta, partial, tiles, scale, bound,
     ROWS: gl.constexpr, HEADS: gl.constexpr, WIDTH: gl.constexpr, BOUNDED: gl.constexpr,
@@ -306,22 +332,10 @@ def tiles_backward(
         async_copy.async_copy_global_to_shared(b_packs, packs + following * 256 + flat)
         async_copy.async_copy_global_to_shared(b_norms, norms + following * 64 + vector)
         async_copy.commit_group()
-        dP = product(C_half, X, small)
-        dPT = product(X, C_half, small)
-        dPT_half = dPT.to(gl.bfloat16)
-        R = product(ZT_half, dPT_half, small)
-        RT = product(dPT_half, ZT_half, small)
-        eye = gl.where(diagonal, 1.0, 0.0).to(gl.bfloat16)
-        Z = product(eye, ZT_half, small)
-        CT = product(eye, C_half, small)
-        on_diagonal = gl.sum(gl.where(diagonal, R, 0.0), 0)
-        along_q = gl.sum(ZT * CT, 0) * q_cols * q_cols
-        along_k = (2.0 * on_diagonal - gl.sum(Z * C, 0)) * k_cols * k_cols
-        same = gl.sum(gl.where(diagonal, dP, 0.0), 0) * q_cols * k_cols * scale
-        gl.store(dbeta + i_t * 16 * HEADS + i_h + by_col * HEADS, ((1.0 - cols) * on_diagonal).to(gl.bfloat16))
-        C1, C2, C1T, C2T = weighted_gradients(
-            dP, dPT, R, RT, q_rows, k_rows, rows, q_cols, k_cols, cols, scale, bound, ii, jj, ROWS, BOUNDED
+        on_diagonal, along_q, along_k, same, C1, C2, C1T, C2T = pairs_backward(
+            C, C_half, X, ZT, ZT_half, q_rows, k_rows, rows, q_cols, k_cols, cols, scale, bound, ii, jj, ROWS, BOUNDED
         )
+        gl.store(dbeta + i_t * 16 * HEADS + i_h + by_col * HEADS, ((1.0 - cols) * on_diagonal).to(gl.bfloat16))
         for c in range(4):
             rate_sums = store_channels(
                 c, rate_sums, b_g, b_k, b_q, b_bias, sums, bias_sums, decay, k, q, dq, dk, ddecay, next_keys, more,
