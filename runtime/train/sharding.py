@@ -28,8 +28,10 @@ def shard(learner: DraftLearner, dtype: torch.dtype | None = None) -> DraftLearn
     """Shard `learner` over all ranks of the default process group, in place, and return it.
 
     Weights stay float32; with `dtype` they are gathered, and computed with, in that. Gradients are reduced in float32.
+    Inputs of units are not cast: rotations stay as fine as they are while decoding.
     """
-    policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32 if dtype else None)
+    reduced = None if dtype is None else torch.float32
+    policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=reduced, cast_forward_inputs=False)
     learner.compute_dtype = None
     learner.__class__ = ShardedLearner
     for layer in learner.draft.layers:

@@ -48,7 +48,7 @@ def options(home: Path, output: Path, **changes: object) -> RunOptions:
     return RunOptions(**{**usual, **changes})
 
 
-def run(home: Path, output: Path, layout: str = "hybrid", loss: str = "own", **changes: object) -> dict[str, float]:
+def run(home: Path, output: Path, layout: str = "gqa", loss: str = "own", **changes: object) -> dict[str, float]:
     how = options(home, output, **changes)
     return train(draftc.compile(home / f"{layout}.yaml"), how, ObjectiveOptions(loss=loss))
 
@@ -107,7 +107,7 @@ def test_accumulation_is_a_larger_batch(home: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("loss", ["own", "lk-lambda"])
 def test_captured_states_train_like_the_target_itself(home: Path, tmp_path: Path, loss: str) -> None:
-    draft = draftc.compile(home / "hybrid.yaml")
+    draft = draftc.compile(home / "gqa.yaml")
     manifest = capture(draft, home / "target", home / "data.jsonl", tmp_path / "states", shard_rows=5, dtype="fp32")
     assert [shard.rows for shard in manifest.shards] == [5, 5, 2]
     run(home, tmp_path / "online", loss=loss, steps=2)
@@ -124,7 +124,7 @@ def test_packing_changes_no_loss(home: Path, tmp_path: Path) -> None:
         assert packed["loss"] == pytest.approx(padded["loss"], rel=1e-5)
         assert static["loss"] == pytest.approx(padded["loss"], rel=1e-5)
     with pytest.raises(TrainingError, match="scans the context"):
-        run(home, tmp_path / "scan", pack=True)
+        run(home, tmp_path / "scan", "hybrid", pack=True)
 
 
 def test_what_cannot_be_trained_on_is_said(home: Path, tmp_path: Path) -> None:
@@ -148,10 +148,10 @@ def test_what_cannot_be_trained_on_is_said(home: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_draft_learns_what_its_target_says(home: Path, tmp_path: Path) -> None:
-    write_rows(write_target(home / "target"), tmp_path / "much.jsonl", 96, seed=4)
+    write_rows(write_target(home / "target"), tmp_path / "much.jsonl", 64, length=24, seed=4)
     changes = {"evaluation": home / "held.jsonl", "num_anchors": 16, "batch_size": 8, "learning_rate": 3e-3}
     before = run(home, tmp_path / "one", "gqa", steps=1, data=tmp_path / "much.jsonl", **changes)
-    after = run(home, tmp_path / "all", "gqa", steps=250, data=tmp_path / "much.jsonl", save_every=250, **changes)
+    after = run(home, tmp_path / "all", "gqa", steps=120, data=tmp_path / "much.jsonl", save_every=120, **changes)
     assert before["eval_acceptance_length"] < 1.3
     assert after["eval_acceptance_length"] > before["eval_acceptance_length"] + 0.5
     assert after["eval_accuracy"] > before["eval_accuracy"]
@@ -160,7 +160,7 @@ def test_a_draft_learns_what_its_target_says(home: Path, tmp_path: Path) -> None
 @pytest.mark.slow
 @pytest.mark.parametrize("spread", ["ddp", "fsdp"])
 def test_ranks_train_what_one_process_trains(home: Path, tmp_path: Path, spread: str) -> None:
-    run(home, tmp_path / "alone", batch_size=2, evaluation=home / "held.jsonl")
+    run(home, tmp_path / "alone", "hybrid", batch_size=2, evaluation=home / "held.jsonl")
     arguments = [
         "--target", home / "target", "--data", home / "data.jsonl", "--eval-data", home / "held.jsonl", "--steps", 4,
         "--batch-size", 1, "--num-anchors", 4, "--save-every", 2, "--log-every", 1, "--learning-rate", 0.01,
