@@ -19,11 +19,11 @@ class DraftConfig(PreTrainedConfig):
     model_type = "draftc_draft"
 
     hidden_size: int = 0
-    target_hidden_size: int | None = None
-    context_width: int | None = None
+    target_hidden_size: int = 0  # 0 in this field and the two like it: what follows from the others
+    context_width: int = 0
     num_hidden_layers: int = 0
     vocab_size: int = 0
-    draft_vocab_size: int | None = None
+    draft_vocab_size: int = 0
     rms_norm_eps: float = 1e-6
     block_size: int = 0
     mask_token_id: int | None = None
@@ -42,11 +42,11 @@ class DraftConfig(PreTrainedConfig):
         """Fill what follows from other fields."""
         if self.target_layer_ids is None:
             self.target_layer_ids = []
-        if self.target_hidden_size is None:
+        if not self.target_hidden_size:
             self.target_hidden_size = self.hidden_size
-        if self.context_width is None:
+        if not self.context_width:
             self.context_width = self.target_hidden_size * len(self.target_layer_ids)
-        if self.draft_vocab_size is None:
+        if not self.draft_vocab_size:
             self.draft_vocab_size = self.vocab_size
         if self.layer_types is None:
             self.layer_types = ["full_attention"] * self.num_hidden_layers

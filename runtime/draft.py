@@ -16,7 +16,7 @@ from draftc.runtime.forms import DecodingForms
 from draftc.runtime.heads.drafting import Drafting
 from draftc.runtime.memory import Memory, memories
 from draftc.runtime.norm import RMSNorm
-from draftc.runtime.rope import rope_table
+from draftc.runtime.rope import Turn, rope_table
 from draftc.runtime.rows import DraftInputError, Rows, decoding_rows, fitting, training_rows
 from draftc.runtime.visibility import View
 
@@ -75,6 +75,7 @@ class DraftModel(Drafting, DecodingForms, PreTrainedModel):
     """
 
     config_class = DraftConfig
+    config: Any
     layer_classes: ClassVar[tuple[Callable[[], nn.Module], ...]] = ()
     backends: ClassVar[Mapping[tuple[str, str], tuple[str, ...]]] = {}
     available: ClassVar[tuple[str, ...]] = ()
@@ -86,7 +87,7 @@ class DraftModel(Drafting, DecodingForms, PreTrainedModel):
     _supports_flex_attn = True
     _supports_flash_attn = True
     # bfloat16 steps of these would move every later decay.
-    _keep_in_fp32_modules_strict: ClassVar[list[str]] = ["A_log", "dt_bias"]
+    _keep_in_fp32_modules_strict = ["A_log", "dt_bias"]  # noqa: RUF012 - declared so by transformers
 
     def __init__(self, config: DraftConfig) -> None:
         asked = config._attn_implementation
@@ -108,10 +109,10 @@ class DraftModel(Drafting, DecodingForms, PreTrainedModel):
             self.register_buffer("t2d", torch.zeros(config.vocab_size, dtype=torch.bool))
         self.add_heads()
         self._no_split_modules = [type(layer).__name__ for layer in self.layers]
-        self.memory_kinds = tuple(layer.memory for layer in self.layers)
-        turns = [layer.turn for layer in self.layers if layer.turn is not None]
-        self.turns = tuple(dict.fromkeys(turns))
-        self.turn_numbers = tuple(None if layer.turn is None else self.turns.index(layer.turn) for layer in self.layers)
+        facts: list[Any] = list(self.layers)
+        self.memory_kinds: tuple[str, ...] = tuple(layer.memory for layer in facts)
+        self.turns: tuple[Turn, ...] = tuple(dict.fromkeys(layer.turn for layer in facts if layer.turn is not None))
+        self.turn_numbers = tuple(None if layer.turn is None else self.turns.index(layer.turn) for layer in facts)
         self.counting_layer = next((i for i, kind in enumerate(self.memory_kinds) if kind != "none"), None)
         self.environment_wish = os.environ.get("DRAFTC_BACKEND")
         self.layer_backends("training", "cpu")
@@ -250,7 +251,7 @@ class DraftModel(Drafting, DecodingForms, PreTrainedModel):
                 f"noise_embeds is {noise.shape[-1]} wide; the target's embeddings are {config.target_hidden_size}"
             )
         if taps.shape[-1] != config.context_width:
-            taps_read = len(config.target_layer_ids)
+            taps_read = len(config.target_layer_ids or ())
             raise DraftInputError(
                 f"context_hidden_states is {taps.shape[-1]} wide; this draft reads {taps_read} taps of width "
                 f"{config.context_width // max(taps_read, 1)} side by side: {config.context_width}"
@@ -272,8 +273,9 @@ class DraftModel(Drafting, DecodingForms, PreTrainedModel):
         """What each layer may see, for the backend among `names` that runs it."""
         dropout = self.config.attention_dropout if self.training else 0.0
         plan = self.scan_plan(rows, context, phase)
-        views = []
-        for layer, memory, name in zip(self.layers, layer_memories, names, strict=True):
+        views: list[View] = []
+        facts: list[Any] = list(self.layers)
+        for layer, memory, name in zip(facts, layer_memories, names, strict=True):
             kept = memory.get_mask_sizes(context.shape[1])[0]
             view = rows.visibility.view(layer.window, layer.is_causal, kept, name, dropout)
             views.append(view._replace(plan=plan) if layer.memory == "state" else view)

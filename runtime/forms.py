@@ -6,7 +6,7 @@ state dict stay where they are, and a cache that one form began another can cont
 """
 
 from collections.abc import Mapping
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import nn
@@ -73,7 +73,7 @@ class DecodingForms(nn.Module):
         forms = self.decoding_forms.get(device, {}) if phase == "decoding" else {}
         chosen, reasons = self.backends.get((phase, device), names), []
         for index, (layer, name, best) in enumerate(zip(self.layers, names, chosen, strict=True)):
-            attention = layer.self_attn
+            attention: Any = layer.self_attn
             kind = plain.get(type(attention), type(attention))
             reason = keeps_plain(attention, name, best) if kind in forms else None
             if reason is not None:

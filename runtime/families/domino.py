@@ -1,5 +1,7 @@
 """Domino: a recurrence over the drafted prefix corrects the logits of the slots behind it."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -52,7 +54,8 @@ class DominoDraft(DraftModel):
     @property
     def correction_weight(self) -> Tensor:
         """`[V, E]`."""
-        return self.embed_proj[2].weight
+        projection: Any = self.embed_proj[2]
+        return projection.weight
 
     def features(self, hidden: Tensor, previous: Tensor, embed: nn.Module | None) -> Tensor:
         """What the correction reads, `[B, N, T, E]`, zero for the steps that are not corrected."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -110,7 +111,7 @@ def advance_packed(rows: tuple[Tensor, ...], options: dict[str, object], launch:
     k, v, decay, beta = (x[launch.tokens].unsqueeze(0) for x in rows)
     sequences = launch.starts_host.shape[0] - 1
     initial = padded_rows(states[launch.continued], sequences)
-    _, final = fla_chunk_kda()(
+    done: tuple[Tensor, Any] = fla_chunk_kda()(
         torch.zeros_like(k),
         k,
         v,
@@ -122,4 +123,4 @@ def advance_packed(rows: tuple[Tensor, ...], options: dict[str, object], launch:
         cu_seqlens_cpu=launch.starts_host,
         **options,
     )
-    return states.index_copy(0, launch.continued, final[: launch.continued.shape[0]])
+    return states.index_copy(0, launch.continued, done[1][: launch.continued.shape[0]])

@@ -1,5 +1,6 @@
 """transformers' Trainer for drafts: losses normalised over all that a step sees, and checkpoints that are bundles."""
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -180,8 +181,11 @@ class DraftTrainer(Trainer):
         folder = Path(output_dir or self.args.output_dir or ".")
         state = draft_state(self.model_wrapped)
         if self.args.should_save:
+            if _internal_call:
+                shutil.rmtree(folder, ignore_errors=True)  # what an earlier run left of the same step
             self.write_bundle(folder, state)
             write_masters(state, folder)
+        self.accelerator.wait_for_everyone()  # other ranks add to the folder, which must be a bundle by then
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         read_masters(model or self.learner, Path(resume_from_checkpoint))
