@@ -79,14 +79,26 @@ def _type(place: Place) -> Diagnostic:
     types = [limit] if isinstance(limit, str) else list(limit)
     wanted = " or ".join(TYPES[name] for name in types)
     message = f"{place.name} must be {wanted}, not {described(place.node)}"
-    return Diagnostic(codes.WRONG_TYPE, message, place.node.span, help=meant(place.node, types))
+    return Diagnostic(codes.WRONG_TYPE, message, place.node.span, help=meant(place.node, types) or _list_example(place, types))
+
+
+def _list_example(place: Place, types: Sequence[str]) -> str:
+    """How a list is written; an example of a single value would only invite to copy it."""
+    return _for_example(place) if "array" in types else ""
+
+
+def _for_example(place: Place) -> str:
+    """An example of the key's schema; nothing for what has no entry of its own in the schema."""
+    schema = place.violation.schema if "examples" in place.violation.schema else _schema_of_key(place)
+    return f"write for example `{flow(schema['examples'][0])}`" if "examples" in schema else ""
 
 
 def _enum(place: Place) -> Diagnostic:
     known = tuple(str(value) for value in place.violation.limit)
     choice = f"one of {', '.join(known)}" if len(known) > 1 else known[0]
     message = f"{place.name} {shown(place.node)} is not {choice}"
-    return Diagnostic(codes.UNKNOWN_VALUE, message, place.node.span, help=_did_you_mean_value(place.node, known))
+    help_text = _did_you_mean_value(place.node, known) or (_for_example(place) if len(known) == 1 else "")
+    return Diagnostic(codes.UNKNOWN_VALUE, message, place.node.span, help=help_text)
 
 
 def _did_you_mean_value(node: Node, known: Sequence[str]) -> str:

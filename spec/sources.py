@@ -70,7 +70,7 @@ def _open_file(argument: str) -> LayoutSource:
 
 def _open_shipped(name: str) -> LayoutSource:
     if name not in list_layouts():
-        if Path(name).is_dir():
+        if name and Path(name).is_dir():
             raise SourceError(f"{name} is a folder", "name a layout file in it")
         known = did_you_mean(name, list_layouts()) or f"shipped: {', '.join(list_layouts())}"
         raise UnknownLayoutError(

@@ -192,6 +192,24 @@ def test_values_of_other_formats_and_misspelt_ones(written: str, meant: str) -> 
     assert found.diagnostic.help == f"did you mean `{meant}`?"
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "example"),
+    [
+        ("[context, context]", "{repeat: 5, of: [context]}", "[recurrent, context, recurrent, local, context]"),
+        ("[1, 9, 17, 25, 33]", '"1,9,17"', "[1, 9, 17, 25, 33]"),
+    ],
+)
+def test_a_list_that_was_meant_is_shown(old: str, new: str, example: str) -> None:
+    (found,) = findings(old, new)
+    assert found.diagnostic.help == f"write for example `{example}`"
+
+
+def test_no_example_invites_to_copy_a_mask_token() -> None:
+    (found,) = findings("mask_token_id: 151669", 'mask_token_id: "<|mask|>"')
+    assert found.diagnostic.code.number == "DC103"
+    assert found.diagnostic.help == ""
+
+
 def test_what_the_reader_reported_is_not_reported_again() -> None:
     assert findings("block_size: 16", "block_size: .inf") == ()
     assert findings("block_size: 16", "block_size: !x 16") == ()
