@@ -79,7 +79,8 @@ def _type(place: Place) -> Diagnostic:
     types = [limit] if isinstance(limit, str) else list(limit)
     wanted = " or ".join(TYPES[name] for name in types)
     message = f"{place.name} must be {wanted}, not {described(place.node)}"
-    return Diagnostic(codes.WRONG_TYPE, message, place.node.span, help=meant(place.node, types) or _list_example(place, types))
+    help_text = meant(place.node, types) or _list_example(place, types)
+    return Diagnostic(codes.WRONG_TYPE, message, place.node.span, help=help_text)
 
 
 def _list_example(place: Place, types: Sequence[str]) -> str:
