@@ -14,7 +14,7 @@ from torch import Tensor
 from draftc.runtime.kda.gluon_backward import reduce_partial, tiles_backward
 from draftc.runtime.kda.gluon_forward import tiles_forward
 from draftc.runtime.kda.gluon_tiles import TRITON_VERSION
-from draftc.runtime.kda.triton_core import KernelFunction, Launches, kda_blocks, kernel_operator
+from draftc.runtime.kda.triton_core import Launches, kda_blocks, kernel_operator, run_eagerly
 
 TILE = 16  # rows
 WIDTH = 128  # channels of a head
@@ -215,4 +215,4 @@ def kda_tiles(
     inputs = (*(x.contiguous() for x in (q, k, v, decay, beta, A_log, dt_bias)), None, lower_bound)
     if torch.compiler.is_compiling():
         return TILES_OPERATOR(*inputs)[0]
-    return KernelFunction.apply(TILES, *inputs)
+    return run_eagerly(TILES, inputs)

@@ -1,5 +1,6 @@
 """KDA by the Triton kernels, as one differentiable function: sizes, launches, autograd, operators for compilation."""
 
+import re
 from collections.abc import Callable
 from math import gcd
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ LEAST_TILE = 16  # rows: the least that a matrix product of the kernels takes
 BOUND_LINE = 16  # rows measured from one line; e^(8 bound) must be a float32
 FORWARD_COLS = 64  # channels at work at a time; what fits the registers of one warp
 BACKWARD_COLS = 32
-NAMESPACE = "_".join(word for word in __name__.replace("-", "_").split(".") if word.isidentifier())
+NAMESPACE = re.sub(r"\W", "_", __name__)
 
 
 class TileSizes(NamedTuple):
@@ -135,8 +136,8 @@ class KernelFunction(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, launches: Launches, *inputs: Any) -> Tensor:
-        """Return O, and keep what backward needs if there will be one."""
-        out, *saved = launches.forward(*inputs, any(ctx.needs_input_grad))
+        """Return O, and keep what backward needs."""
+        out, *saved = launches.forward(*inputs, True)
         ctx.save_for_backward(*inputs[:-1], *saved)
         ctx.launches, ctx.lower_bound = launches, inputs[-1]
         return out
@@ -148,6 +149,13 @@ class KernelFunction(torch.autograd.Function):
         tensors = ctx.saved_tensors
         *grads, dstate = ctx.launches.backward(*tensors, dout.contiguous(), ctx.lower_bound)
         return None, *grads, None if tensors[7] is None else dstate, None
+
+
+def run_eagerly(launches: Launches, inputs: tuple[Any, ...]) -> Tensor:
+    """O by `launches`; nothing is kept where no gradient will be asked for."""
+    if torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in inputs):
+        return KernelFunction.apply(launches, *inputs)
+    return launches.forward(*inputs, False)[0]
 
 
 def kernel_operator(name: str, launches: Launches, saved: int) -> Callable[..., tuple[Tensor, ...]]:
@@ -217,4 +225,4 @@ def kda_blocks(
     inputs = (*(x.contiguous() for x in (q, k, v, decay, beta, A_log, dt_bias)), start, lower_bound)
     if torch.compiler.is_compiling():
         return BLOCKS_OPERATOR(*inputs)[0]
-    return KernelFunction.apply(BLOCKS, *inputs)
+    return run_eagerly(BLOCKS, inputs)
