@@ -39,9 +39,10 @@ print(json.dumps([type(each.message).__name__ for each in said]))
 """
 
 
-def draft(width: int = 32, rows: int = 4, capability: tuple[int, int] | None = None) -> api.CompiledDraft:
+def draft(width: int = 32, rows: int = 4, backend: str | None = "kda_triton") -> api.CompiledDraft:
     made = layout("recurrent", attentions={"recurrent": replace(KDA, head_dim=width)}, dtype="bfloat16")
-    return api.compile(replace(made, block_size=rows), Options(capability=capability, packages=PACKAGES))
+    options = Options(backend=backend, capability=(9, 0), packages=PACKAGES)
+    return api.compile(replace(made, block_size=rows), options)
 
 
 def kernel_files(compiled: api.CompiledDraft) -> list[str]:
@@ -50,15 +51,15 @@ def kernel_files(compiled: api.CompiledDraft) -> list[str]:
 
 def test_the_chosen_kernel_travels_and_no_other():
     assert kernel_files(draft()) == PLAIN
-    assert kernel_files(draft(128, 16, (9, 0))) == sorted([*GLUON, *PLAIN])  # calls that misfit go to the plain ones
-    assert kernel_files(draft(128, 16, (7, 5))) == []
-    alone = {name: text for name, text in draft(128, 16, (9, 0)).files.items() if name.endswith(".py")}
+    assert kernel_files(draft(128, 16, "kda_gluon")) == sorted([*GLUON, *PLAIN])  # which take what misfits
+    assert kernel_files(draft(128, 16, None)) == []
+    alone = {name: text for name, text in draft(128, 16, "kda_gluon").files.items() if name.endswith(".py")}
     assert not [name for name, text in alone.items() if "import draftc" in text or "from draftc" in text]
 
 
 @pytest.mark.parametrize(("backend", "width", "rows"), [("kda_triton", 32, 4), ("kda_gluon", 128, 16)])
 def test_a_bundle_runs_where_triton_is_missing_and_says_so(backend, width, rows, tmp_path):
-    compiled = draft(width, rows, (9, 0))
+    compiled = draft(width, rows, backend)
     assert compiled.program.backend(0, "training", "cuda") == backend
     compiled.write(tmp_path / "tiny", weights="random")
     said = run_alone(LOAD, tmp_path, tmp_path / "tiny", backend, tmp_path / "again")
@@ -69,7 +70,7 @@ def test_a_bundle_runs_where_triton_is_missing_and_says_so(backend, width, rows,
 
 def test_no_file_makes_transformers_demand_triton(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "triton", None)
-    for name, text in draft(128, 16, (9, 0)).files.items():
+    for name, text in draft(128, 16, "kda_gluon").files.items():
         if name.endswith(".py"):
             path = Path(tmp_path / name)
             path.write_text(text)

@@ -42,26 +42,32 @@ def test_packages_bring_their_backends() -> None:
     assert selected(recurrent()).backend(0, "training", "cuda") == "kda_block"
 
 
-def test_kernels_of_this_project_come_before_others_where_they_fit() -> None:
+def test_kernels_of_this_project_are_taken_by_name() -> None:
     packages = {**ALL, "triton": "3.6.0"}
-    wide = recurrent(head_dim=128)
-    fitting = replace(wide, block_size=16)
-    assert selected(fitting, packages=packages, capability=(9, 0)).backend(0, "training", "cuda") == "kda_gluon"
-    unknown = selected(fitting, packages=packages).choices[0, "training", "cuda"]
-    assert unknown.backend == "kda_triton"
-    assert any("9.0" in refusal.reason for refusal in dict(unknown.refusals)["kda_gluon"])
-    ampere = selected(fitting, packages=packages, capability=(8, 6)).choices[0, "training", "cuda"]
-    assert ampere.backend == "kda_triton"
-    assert any("8.6 is below 9.0" in refusal.reason for refusal in dict(ampere.refusals)["kda_gluon"])
-    scan = selected(replace(fitting, layers=recurrent(head_dim=128, context_state="scan").layers), packages=packages)
-    assert scan.backend(0, "training", "cuda") == "kda_triton"
-    long = selected(replace(wide, block_size=48), packages=packages, capability=(9, 0)).choices[0, "training", "cuda"]
-    assert long.backend == "kda_fla"
-    assert any("48" in refusal.reason for refusal in dict(long.refusals)["kda_triton"])
-    turing = selected(fitting, packages=packages, capability=(7, 5)).choices[0, "training", "cuda"]
-    assert turing.backend == "kda_block"
-    half = selected(replace(fitting, dtype="float16"), packages=packages, capability=(9, 0))
-    assert half.backend(0, "training", "cuda") == "kda_triton"
+    wide = replace(recurrent(head_dim=128), block_size=16)
+    fitting = {"packages": packages, "capability": (9, 0)}
+    assert selected(wide, **fitting).backend(0, "training", "cuda") == "kda_fla"
+    assert selected(wide, **fitting, backend="kda_gluon").backend(0, "training", "cuda") == "kda_gluon"
+    assert selected(wide, **fitting, backend="kda_triton").backend(0, "training", "cuda") == "kda_triton"
+    assert selected(wide, **fitting, backend="kda_triton").backend(0, "training", "cpu") == "kda_block"
+
+
+@pytest.mark.parametrize(
+    ("backend", "changes", "options", "says"),
+    [
+        ("kda_gluon", {}, {}, "the card is not known; compute capability 9.0 is needed"),
+        ("kda_gluon", {}, {"capability": (8, 6)}, "compute capability 8.6 is below 9.0"),
+        ("kda_gluon", {"dtype": "float16"}, {"capability": (9, 0)}, "compute in bfloat16, not float16"),
+        ("kda_gluon", {"block_size": 12}, {"capability": (9, 0)}, "block_size 12 is none of"),
+        ("kda_triton", {"block_size": 48}, {}, "block_size 48 is outside [2, 32]"),
+        ("kda_triton", {}, {"capability": (7, 5)}, "compute capability 7.5 is below 8.0"),
+    ],
+)
+def test_kernels_refuse_with_numbers(backend: str, changes: dict, options: dict, says: str) -> None:
+    made = replace(recurrent(head_dim=128), **{"block_size": 16, **changes})
+    with pytest.raises(BackendError) as refused:
+        selected(made, packages={**ALL, "triton": "3.6.0"}, backend=backend, **options)
+    assert any(says in note for note in refused.value.notes)
 
 
 def test_every_layer_phase_and_device_has_a_choice() -> None:
@@ -72,7 +78,7 @@ def test_every_layer_phase_and_device_has_a_choice() -> None:
 def test_refusals_of_better_backends_are_kept_with_their_numbers() -> None:
     choice = selected(recurrent(gate_lower_bound=-8.0), packages=ALL).choices[0, "training", "cuda"]
     passed_over = dict(choice.refusals)
-    assert list(passed_over) == ["kda_gluon", "kda_triton", "kda_fla"]
+    assert list(passed_over) == ["kda_fla"]
     assert any("-8" in refusal.reason for refusal in passed_over["kda_fla"])
 
 
