@@ -75,6 +75,8 @@ def test_a_run_that_stopped_goes_on_bit_for_bit(home: Path, tmp_path: Path, prec
     shutil.copytree(whole / "checkpoint-2", cut / "checkpoint-2")
     broken = cut / "checkpoint-4"
     shutil.copytree(whole / "checkpoint-4", broken)
+    (broken / "config.json").unlink()
+    (broken / "manifest.json").unlink()
     (broken / "trainer_state.json").write_text('{"global_st', encoding="utf-8")
     assert last_checkpoint(cut).name == "checkpoint-2"
     run(home, cut, **changes)
