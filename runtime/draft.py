@@ -33,6 +33,10 @@ SILENT_NAMES = ("use_cache", "return_dict", "is_causal", "cache_position")
 ATTENTION_WORDS = {"flex_attention": "flex", "flash_attention_2": "flash", "flash_attention_3": "flash"}
 
 
+# bfloat16 steps of these would move every later decay.
+FP32_PARTS = ["A_log", "dt_bias"]
+
+
 def named_inputs(given: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
     """Merge arguments under other libraries' names into `given`; raise `TypeError` for an unknown or a doubled name."""
     merged = dict(given)
@@ -86,8 +90,7 @@ class DraftModel(Drafting, DecodingForms, PreTrainedModel):
     _supports_sdpa = True
     _supports_flex_attn = True
     _supports_flash_attn = True
-    # bfloat16 steps of these would move every later decay.
-    _keep_in_fp32_modules_strict = ["A_log", "dt_bias"]  # noqa: RUF012 - declared so by transformers
+    _keep_in_fp32_modules_strict = FP32_PARTS
 
     def __init__(self, config: DraftConfig) -> None:
         asked = config._attn_implementation

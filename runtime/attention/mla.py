@@ -13,7 +13,7 @@ stock layer, r_kv + d_rope numbers a row whatever the number of heads. What diff
 
 At 32 heads, T = 2,048 and 16 queries: 17.9 GFLOP and 42 MB of expanded keys and values a layer against 2.4 GFLOP and a
 read of 2.4 MB. They are two classes and not a flag, since each is one straight line of code. The compiler decides which
-one decodes (pass select, with these numbers for the widths of a layout), prints both where that is the absorbed one, and
+one decodes (pass select, with such numbers for a layout), prints both where that is the absorbed one, and
 `DecodingForms` turns an attention into the other class when the phase changes.
 """
 
