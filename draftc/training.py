@@ -1,5 +1,6 @@
 """Training and capturing for a compiled layout: what ties the compiler's drafts to the runtime's trainer."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,8 +86,11 @@ def capture(
     shard_rows: int = 256,
     device: str | None = None,
     dtype: str = "bf16",
+    progress: "Callable[[int, int], None] | None" = None,
 ) -> "Manifest":
     """Run the target over `data` and write the states that `compiled` reads to `output`; goes on where it stopped.
+
+    `progress` is told how many examples are done, and of how many.
 
     Raises `TrainingError` and `TrainingDataError` of the runtime for material that does not fit.
     """
@@ -106,4 +110,4 @@ def capture(
     taps = taps_of(compiled.layout)
     examples = text_examples(data, Reading(target_tokenizer(target), config.vocab_size, max_length))
     facts = wanted_facts(config, taps, vocabulary)
-    return write(model, taps, examples, facts, output, shard_rows, batch_size)
+    return write(model, taps, examples, facts, output, shard_rows, batch_size, progress)

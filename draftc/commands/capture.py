@@ -26,6 +26,11 @@ def capture(
         from draftc.training import capture as run
 
         draft = compiled(layout, Selection(1, None, None, None, None))
-        manifest = run(draft, target, data, output, max_length, batch_size, shard_rows, device, precision)
+        manifest = run(draft, target, data, output, max_length, batch_size, shard_rows, device, precision, done)
     rows = sum(shard.rows for shard in manifest.shards)
     typer.echo(f"wrote {rows} examples in {len(manifest.shards)} shards to {output}")
+
+
+def done(examples: int, total: int) -> None:
+    """Say on standard error how far a capture is."""
+    typer.echo(f"captured {examples} of {total} examples", err=True)

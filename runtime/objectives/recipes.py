@@ -12,7 +12,9 @@ from draftc.runtime.objectives.steps import ObjectiveError
 from draftc.runtime.objectives.term import Objective, Ramp, Term, objective_of
 from draftc.runtime.objectives.weights import Fading, PrefixFading
 
-OWN, CE, OF_LABELS = "own", "ce", "-labels"
+OWN = "own"
+CE = "ce"
+OF_LABELS = "-labels"
 LOSSES = (OWN, CE, *CREDITS, *(f"lk-{form}" for form in LK_FORMS), *(f"lk-{form}{OF_LABELS}" for form in LK_FORMS))
 USUAL_GAMMA = {"dflash": 7.0, "dflash2": 7.0, "domino": 7.0, "dspark": 4.0}  # what public recipes train with
 

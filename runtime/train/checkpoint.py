@@ -22,7 +22,7 @@ from draftc.runtime.train.errors import TrainingError, first_line
 MASTERS = "masters.safetensors"
 OPTIMIZER = "optimizer.pt"
 STATE = "trainer_state.json"
-PREFIX = "draft."
+LEARNER_PREFIX = "draft."
 
 
 def draft_state(learner: nn.Module) -> dict[str, Tensor]:
@@ -32,7 +32,7 @@ def draft_state(learner: nn.Module) -> dict[str, Tensor]:
     """
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
     found: dict[str, Any] = get_model_state_dict(learner, options=options)
-    return {name.removeprefix(PREFIX): tensor.contiguous() for name, tensor in found.items()}
+    return {name.removeprefix(LEARNER_PREFIX): tensor.contiguous() for name, tensor in found.items()}
 
 
 def write_masters(state: dict[str, Tensor], folder: Path) -> None:
@@ -47,7 +47,7 @@ def read_masters(learner: nn.Module, folder: Path) -> None:
     """
     try:
         state = load_file(folder / MASTERS)
-        named: dict[str, Any] = {PREFIX + name: tensor for name, tensor in state.items()}
+        named: dict[str, Any] = {LEARNER_PREFIX + name: tensor for name, tensor in state.items()}
         set_model_state_dict(learner, named, options=StateDictOptions(full_state_dict=True, strict=True))
     except (OSError, RuntimeError) as error:
         raise TrainingError(f"{folder / MASTERS} does not fit this draft: {first_line(error)}") from None

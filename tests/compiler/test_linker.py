@@ -229,7 +229,8 @@ def linkable_modules() -> list[str]:
     found = sorted(RUNTIME.rglob("*.py"))
     names = [".".join(("draftc", "runtime", *path.relative_to(RUNTIME).with_suffix("").parts)) for path in found]
     plain = [name.removesuffix(".__init__") for name in names if name not in companions()]
-    return [name for name in plain if name.rsplit(".")[-1] not in UNLINKED]
+    linked = [name for name in plain if not name.startswith("draftc.runtime.train")]  # no bundle trains
+    return [name for name in linked if name.rsplit(".")[-1] not in UNLINKED]
 
 
 def companions() -> list[str]:

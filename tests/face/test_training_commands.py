@@ -1,0 +1,61 @@
+"""`draftc train` and `draftc capture` at the terminal: a run from files to a bundle, and refusals in one line."""
+
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+from typer.testing import CliRunner
+
+from draftc.cli import app
+from draftc.commands.failure import CommandError
+from tests.training.material import write_layout, write_rows, write_target
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("commands")
+    write_rows(write_target(folder / "target"), folder / "data.jsonl", 4, length=12)
+    write_layout(folder / "draft.yaml", "context")
+    return folder
+
+
+def call(home: Path, command: str, *arguments: object) -> str:
+    usual = [command, home / "draft.yaml", "--target", home / "target", "--device", "cpu", "--precision", "fp32"]
+    found = CliRunner().invoke(app, list(map(str, [*usual, *arguments])), env={"DRAFTC_CACHE": str(home / "cache")})
+    if isinstance(found.exception, CommandError):
+        raise found.exception
+    assert found.exit_code == 0, found.output
+    return found.output
+
+
+def test_from_text_to_states_to_a_bundle(home: Path, tmp_path: Path) -> None:
+    states = tmp_path / "states"
+    said = call(home, "capture", "--data", home / "data.jsonl", "--output", states, "--shard-rows", 3)
+    assert f"wrote 4 examples in 2 shards to {states}" in said
+    arguments = ("--data", states, "--eval-data", home / "data.jsonl", "--steps", 2, "--output", tmp_path / "run")
+    said = call(home, "train", *arguments, "--loss", "lk-lambda", "--num-anchors", 3)
+    assert "acceptance length" in said
+    assert f"wrote {tmp_path / 'run' / 'tiny'}" in said
+    again = call(home, "train", *arguments, "--weights", tmp_path / "run" / "tiny", "--no-resume", "--steps", 1)
+    assert "wrote" in again
+    assert load_file(tmp_path / "run" / "tiny" / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--data", "nowhere.jsonl"), "nowhere.jsonl does not exist"),
+        (("--data", "data.jsonl", "--loss", "l2"), "there is no loss l2"),
+        (("--data", "data.jsonl", "--spread", "tensor"), "spread one of ddp, fsdp"),
+        (("--data", "bad.jsonl"), "bad.jsonl, row 2: no two supervised tokens in a row among 2"),
+    ],
+)
+def test_what_cannot_be_trained_is_said_in_one_line(
+    home: Path, tmp_path: Path, arguments: tuple[str, ...], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(home)
+    (home / "bad.jsonl").write_text('{"input_ids": [1, 2, 3]}\n{"input_ids": [1, 2], "loss_mask": [0, 1]}\n')
+    with pytest.raises(CommandError, match=words) as caught:
+        call(home, "train", *arguments, "--output", tmp_path, "--steps", 1)
+    assert caught.value.exit_code == 1
+    assert "Traceback" not in str(caught.value)
