@@ -1,11 +1,12 @@
 """KDA by Triton kernels that lie in files of their own; where Triton is missing, by the closed form."""
 
 import warnings
+from collections.abc import Callable
 
-import torch
 from torch import Tensor
 
 from draftc.runtime.kda.block import kda_block, states_block
+from draftc.runtime.kda.constants import constant_to_compilers
 from draftc.runtime.kda.states import ScanPlan
 from draftc.runtime.visibility import View
 
@@ -14,7 +15,13 @@ class MissingTritonWarning(UserWarning):
     """A draft was compiled for Triton kernels, and runs by plain tensor operations instead."""
 
 
-@torch.compiler.assume_constant_result
+def constant_for_dynamo(answer: Callable[[], bool]) -> Callable[[], bool]:
+    """Mark `answer` as torch.compiler.assume_constant_result does, without its import of the whole of dynamo."""
+    answer.__dict__["_dynamo_marked_constant"] = True
+    return answer
+
+
+@constant_for_dynamo
 def misses_triton() -> bool:
     """Whether the kernel files cannot be imported, which a `MissingTritonWarning` says."""
     try:

@@ -17,7 +17,7 @@ from draftc.runtime.kda import kda, kda_states
 from draftc.runtime.kda.math import log_decay, unit_rows
 from draftc.runtime.memory import NoMemory
 from draftc.runtime.visibility import View
-from tests.oracles.wide import WideTorch, widen
+from tests.oracles.wide import WideTorch, widen, without_kernels
 from tests.runtime.kda_inputs import Hard, kda_inputs
 
 BACKENDS = ["kda_recurrent", "kda_block"]
@@ -30,8 +30,9 @@ def through(backend: str) -> View:
 
 @pytest.fixture(autouse=True)
 def _float64(monkeypatch: pytest.MonkeyPatch) -> None:
-    widen(monkeypatch, modeling_kimi_linear)
-    widen(monkeypatch, modeling_glm5_next)
+    for module in (modeling_kimi_linear, modeling_glm5_next):
+        widen(monkeypatch, module)
+        without_kernels(monkeypatch, module, "chunk_kimi_delta_attention", "recurrent_kimi_delta_attention")
 
 
 def kimi() -> nn.Module:

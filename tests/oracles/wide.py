@@ -1,5 +1,6 @@
 """Let a module of another library that rounds to float32 inside compute in float64."""
 
+import inspect
 from types import ModuleType
 
 import pytest
@@ -14,6 +15,12 @@ class WideTorch:
 
     def __getattr__(self, name: str) -> object:
         return getattr(torch, name)
+
+
+def without_kernels(monkeypatch: pytest.MonkeyPatch, module: ModuleType, *names: str) -> None:
+    """Let functions of `module` that a kernel package replaces where it is installed be transformers' own again."""
+    for name in names:
+        monkeypatch.setattr(module, name, inspect.unwrap(getattr(module, name)))
 
 
 def widen(monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> None:
