@@ -5,11 +5,11 @@ from torch import Tensor
 from draftc.runtime.kda.block import states_block
 from draftc.runtime.kda.constants import constant_to_compilers
 from draftc.runtime.kda.states import ScanPlan
-from draftc.runtime.kda.triton import constant_for_dynamo, kda_triton
+from draftc.runtime.kda.triton import kda_triton
 from draftc.runtime.visibility import View
 
 
-@constant_for_dynamo
+@constant_to_compilers
 def misses_gluon() -> bool:
     """Whether the kernel files cannot be imported: Triton is missing, or has no Gluon that they know."""
     try:

@@ -1,7 +1,6 @@
 """KDA by Triton kernels that lie in files of their own; where Triton is missing, by the closed form."""
 
 import warnings
-from collections.abc import Callable
 
 from torch import Tensor
 
@@ -15,13 +14,7 @@ class MissingTritonWarning(UserWarning):
     """A draft was compiled for Triton kernels, and runs by plain tensor operations instead."""
 
 
-def constant_for_dynamo(answer: Callable[[], bool]) -> Callable[[], bool]:
-    """Mark `answer` as torch.compiler.assume_constant_result does, without its import of the whole of dynamo."""
-    answer.__dict__["_dynamo_marked_constant"] = True
-    return answer
-
-
-@constant_for_dynamo
+@constant_to_compilers
 def misses_triton() -> bool:
     """Whether the kernel files cannot be imported, which a `MissingTritonWarning` says."""
     try:
