@@ -13,8 +13,11 @@ from draftc.runtime.visibility import View, silence
 class DeltaAttention(nn.Module):
     """Kimi delta attention (arXiv:2510.26692) from a zero state at the start of every block; no context enters.
 
-    Parameter names and shapes are those of Kimi checkpoints and of the public KDA drafts: convolution weights `[P, K]`
-    with P = num_heads * head_dim, no bias on any projection.
+    Parameter names and shapes are those of the public KDA drafts, which SpecForge trains and SGLang serves: convolution
+    weights `[P, K]` with P = num_heads * head_dim, `A_log [h]`, no bias on any projection. Checkpoints of Kimi targets
+    have the same names, but fla-core's convolution is an `nn.Conv1d` of weight `[P, 1, K]` and `A_log` is
+    `[1, 1, h, 1]`; transformers joins the three convolutions to `conv1d.weight [3P, 1, K]` when it loads them. Weights
+    from there need `squeeze(1)` and `flatten()`.
 
     `gate_lower_bound` is negative, or None for the softplus gate. `full_gate` takes the output gate from one projection
     `g_proj`, otherwise from `g_a_proj` and `g_b_proj` by way of `head_dim` channels.

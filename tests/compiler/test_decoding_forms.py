@@ -136,7 +136,6 @@ def test_models_copy_and_pickle_in_either_form() -> None:
 def test_a_prepared_step_is_one_graph() -> None:
     model = wide_model(latent_draft(MLA))
     model.prepare_decoding()
-    torch._dynamo.reset()
     noise, taps = streams(model, 9)
     run: Callable[..., Any] = torch.compile(model, fullgraph=True, backend="eager")
     with torch.no_grad():

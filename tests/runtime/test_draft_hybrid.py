@@ -129,7 +129,6 @@ def test_left_padding_changes_nothing(stack: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("stack", STACKS, ids="-".join)
 def test_one_graph_for_the_whole_model(stack: tuple[str, ...]) -> None:
     draft = hybrid_draft(stack)
-    torch._dynamo.reset()
     compiled = torch.compile(draft, fullgraph=True, backend="eager")
     noise, taps = streams(draft, 9)
     assert close(step(compiled, noise, taps), step(draft, noise, taps))
