@@ -12,6 +12,7 @@ WIDE = {"target": Target(hidden_size=40, num_hidden_layers=8, vocab_size=100)}
 REDUCED = {"draft_vocab_size": 30}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [WIDE, REDUCED, WIDE | REDUCED], ids=["wide", "reduced", "both"])
 def test_other_widths_and_vocabularies_survive_a_round_trip(changes, tmp_path):
     """Filled maps and weights come back bit for bit, and what is saved after loading is the same bytes again."""
@@ -57,6 +58,7 @@ print(*model.layer_backends("decoding", "cpu"), *model.layer_backends("training"
 """
 
 
+@pytest.mark.slow
 def test_backends_of_a_loaded_bundle_can_be_chosen(tmp_path):
     compiled("context", "recurrent").write(tmp_path / "tiny", weights="random")
     where = (tmp_path, tmp_path / "tiny")
