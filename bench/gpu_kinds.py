@@ -1,0 +1,222 @@
+"""Kinds on a CUDA card: do their backends and forms agree, what does a form cost: `python bench/gpu_kinds.py [folder]`.
+
+KDA: kda_block and kda_fla against the recurrence, outputs, gradients and states before anchors, in float32 and
+bfloat16. Latent attention: both forms of a decoding step against each other, with times; then whole layers of the
+shipped layouts on sdpa and flex against eager, outputs and gradients. Without a card the same runs on the CPU in small
+sizes, what needs one is left out with its reason, and nothing is written.
+"""
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from record import RESULTS, card, write
+from torch import Tensor, nn
+from transformers.cache_utils import DynamicLayer
+
+import draftc
+from draftc.compiler.build import attention_module, decoding_form, turn_of
+from draftc.runtime.kda import kda, kda_states
+from draftc.runtime.rope import rope_table
+from draftc.runtime.visibility import View
+from draftc.spec.layout import Layout, Mla
+
+MLA_LAYOUTS = ("deepseek-v3-mla-dflash", "kimi-k3-mla-dflash", "mla-full-gqa-sliding")
+# fp32: largest difference of outputs, and of gradients relative to the largest entry of each. bf16: of the norm, since
+# every value on the way is rounded to 8 bits; gate parameters are sums that cancel.
+FORWARD, GRADIENT, ROUNDED = 3e-4, 1e-6, 2e-2
+NAMES = ("out", "q", "k", "v", "decay", "beta", "A_log", "dt_bias", "state")
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much to run: KDA blocks, rows of a block, heads and channels; cached rows of a decoding step."""
+
+    blocks: int
+    rows: int
+    heads: int
+    width: int
+    cached: int
+
+
+CARD, DRY = Sizes(512, 16, 16, 128, 2048), Sizes(6, 8, 2, 16, 40)
+
+
+def kda_inputs(sizes: Sizes, with_state: bool, dtype: torch.dtype, device: str) -> list[Tensor | None]:
+    """q, k, v, decay, beta in `dtype`; A_log, dt_bias and the state in float32, rounded as the operation rounds."""
+    torch.manual_seed(0)
+    shape = (sizes.blocks, sizes.rows, sizes.heads, sizes.width)
+    made = [torch.randn(*shape, device=device) for _ in range(4)] + [torch.randn(*shape[:3], device=device)]
+    rate = torch.rand(sizes.heads, device=device).mul_(15).add_(1).log_().to(dtype).float()
+    bias = (torch.randn(sizes.heads * sizes.width, device=device) * 0.5).to(dtype).float()
+    state = torch.randn(sizes.blocks, sizes.heads, sizes.width, sizes.width, device=device) if with_state else None
+    found = [*(value.to(dtype) for value in made), rate, bias, state]
+    return [None if value is None else value.requires_grad_() for value in found]
+
+
+def with_gradients(run: Callable[..., Tensor], inputs: list[Tensor | None]) -> list[Tensor]:
+    """The result of `run(*inputs)` and the gradients of a fixed projection of it, in float32."""
+    out = run(*inputs)
+    leaves = [value for value in inputs if value is not None]
+    weight = torch.linspace(-1, 1, out.numel(), device=out.device).view_as(out)
+    grads = torch.autograd.grad((out.float() * weight).sum(), leaves, allow_unused=True)
+    return [out.detach().float(), *(torch.zeros(1) if grad is None else grad.float() for grad in grads)]
+
+
+def verdict(wanted: list[Tensor], found: list[Tensor], dtype: torch.dtype) -> dict[str, Any]:
+    """The largest errors of the output and of the gradients, and whether they are within the tolerances."""
+    pairs = list(zip(wanted, found, strict=True))
+    if dtype is torch.float32:
+        forward = float((pairs[0][0] - pairs[0][1]).abs().max())
+        backward = max(float((a - b).abs().max() / a.abs().max().clamp_min(1e-30)) for a, b in pairs[1:])
+        limits = FORWARD, GRADIENT
+    else:
+        forward, *grads = (float((a - b).norm() / a.norm().clamp_min(1e-30)) for a, b in pairs)
+        backward, limits = max(grads), (ROUNDED, 3 * ROUNDED)
+    agrees = forward <= limits[0] and backward <= limits[1]
+    return {"agrees": agrees, "forward": f"{forward:.1e}", "gradients": f"{backward:.1e}", "limits": limits}
+
+
+def core(backend: str, bound: float | None, *inputs: Tensor | None) -> Tensor:
+    """`kda` by `backend`."""
+    return kda(*inputs, View(None, backend, 0.0, None), bound)
+
+
+def states(backend: str, bound: float | None, anchors: Tensor, *inputs: Tensor | None) -> Tensor:
+    """`kda_states` by `backend`; the queries are not read."""
+    return kda_states(*inputs[1:], anchors, View(None, backend, 0.0, None), bound)
+
+
+def kda_agreements(sizes: Sizes, device: str) -> dict[str, Any]:
+    """Compare every backend with the recurrence, for both gates, with and without a state."""
+    found: dict[str, Any] = {}
+    for dtype in (torch.float32, torch.bfloat16):
+        for bound in (-5.0, None):
+            word = f"{str(dtype).removeprefix('torch.')}, bound {bound}"
+            for with_state in (False, True):
+                inputs = kda_inputs(sizes, with_state, dtype, device)
+                compare = partial(core, bound=bound)
+                found[f"{word}, state {with_state}"] = against_recurrence(
+                    lambda name, b=bound: partial(core, name, b), inputs, dtype, device
+                )
+                del compare
+            long = Sizes(2, 4 * sizes.cached // 8, sizes.heads, sizes.width, sizes.cached)
+            inputs = kda_inputs(long, True, dtype, device)
+            anchors = torch.randint(0, long.rows + 1, (2, 16), device=device)
+            found[f"{word}, states"] = against_recurrence(
+                lambda name, b=bound, a=anchors: partial(states, name, b, a), inputs, dtype, device
+            )
+    return found
+
+
+def against_recurrence(
+    make: Callable[[str], Callable[..., Tensor]], inputs: list[Tensor | None], dtype: torch.dtype, device: str
+) -> dict[str, Any]:
+    """Compare `make(backend)` with `make("kda_recurrent")` on float32 copies of `inputs`, for each other backend."""
+    wide = [None if value is None else value.detach().float().requires_grad_() for value in inputs]
+    wanted = with_gradients(make("kda_recurrent"), wide)
+    found: dict[str, Any] = {}
+    for backend in ("kda_recurrent", "kda_block", "kda_fla"):
+        if backend == "kda_fla" and device == "cpu":
+            found[backend] = "not run: chunk_kda needs a card"
+        else:
+            found[backend] = verdict(wanted, with_gradients(make(backend), inputs), dtype)
+    return found
+
+
+class Step:
+    """A decoding step of one latent attention behind `cached` rows: one row of context is new, then a block."""
+
+    def __init__(self, layout: Layout, spec: Mla, cached: int, device: str, dtype: torch.dtype) -> None:
+        torch.manual_seed(0)
+        with torch.device(device):
+            plain = attention_module(spec, layout).to(dtype)
+        absorbed = decoding_form(plain)
+        self.forms: dict[str, nn.Module] = {"expanded": plain, "absorbed": absorbed}
+        self.block = torch.randn(1, layout.block_size, layout.hidden_size, device=device, dtype=dtype)
+        self.context = torch.randn(1, cached + 1, layout.hidden_size, device=device, dtype=dtype)
+        self.turn = turn_of(spec, layout)
+        self.memory = DynamicLayer()
+        self.run("expanded", self.context[:, :cached], 0)
+
+    def run(self, form: str, context: Tensor, first: int) -> Tensor:
+        """Run `form` on `context` rows that start at position `first`, and forget what it kept of block and context."""
+        kept = self.memory.get_seq_length()
+        rows = context.shape[1] + self.block.shape[1]
+        positions = first + torch.arange(rows, device=context.device)[None]
+        rope = None if self.turn is None else rope_table(self.turn, positions)
+        anchors = torch.full((1, 1), context.shape[1], device=context.device)
+        with torch.no_grad():
+            out: Tensor = self.forms[form](
+                self.block, context, anchors, rope, View(None, "sdpa", 0.0, None), self.memory
+            )
+        self.memory.crop(-self.block.shape[1] if not kept else -rows)
+        return out
+
+    def last(self, form: str) -> Tensor:
+        """The step behind all cached rows."""
+        return self.run(form, self.context[:, -1:], self.context.shape[1] - 1)
+
+
+def milliseconds(step: Callable[[], object], device: str, repeats: int = 9) -> float:
+    """The median time of `step` after two warm-ups."""
+    times = []
+    for number in range(repeats + 2):
+        began = time.perf_counter()
+        step()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        if number > 1:
+            times.append(time.perf_counter() - began)
+    return round(1e3 * sorted(times)[repeats // 2], 3)
+
+
+def form_agreements(sizes: Sizes, device: str) -> dict[str, Any]:
+    """Compare the forms of a decoding step of each layout's latent attention, and time them."""
+    found: dict[str, Any] = {}
+    for name in MLA_LAYOUTS:
+        layout = draftc.load(name)
+        spec = next(each for each in layout.attentions.values() if isinstance(each, Mla))
+        for dtype, limit in ((torch.float32, 1e-4), (torch.bfloat16, ROUNDED)):
+            step = Step(layout, spec, sizes.cached, device, dtype)
+            expanded, absorbed = (step.last(form).float() for form in ("expanded", "absorbed"))
+            error = float((expanded - absorbed).norm() / expanded.norm())
+            times = {form: milliseconds(partial(step.last, form), device) for form in step.forms}
+            word = f"{name} {str(dtype).removeprefix('torch.')}"
+            found[word] = {"agrees": error <= limit, "error": f"{error:.1e}", "ms": times}
+            print(word, found[word], flush=True)
+    return found
+
+
+def layer_agreements(device: str) -> dict[str, Any]:
+    """Compare whole layers on sdpa and flex with eager, outputs and gradients."""
+    if device == "cpu":
+        return dict.fromkeys(MLA_LAYOUTS, "not run: flex has no backward on CPU")
+    from gpu_step import agreement
+
+    bf16, fp32 = torch.bfloat16, torch.float32
+    runs = (("sdpa", fp32), ("sdpa", bf16), ("flex", fp32), ("flex", bf16))
+    return {name: agreement(name, draftc.compile(name), runs, "eager") for name in MLA_LAYOUTS}
+
+
+def main() -> None:
+    """Measure, print, and write where there is a card."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    sizes = CARD if device == "cuda" else DRY
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else RESULTS
+    torch.backends.cuda.matmul.allow_tf32 = False
+    results: dict[str, Any] = {"kda": kda_agreements(sizes, device)}
+    print(results["kda"], flush=True)
+    results["forms"] = form_agreements(sizes, device)
+    results["layers"] = layer_agreements(device)
+    if device == "cuda":
+        print(write("gpu_kinds", results, folder, card=card()))
+
+
+if __name__ == "__main__":
+    main()
