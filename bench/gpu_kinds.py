@@ -1,21 +1,19 @@
-"""Kinds on a CUDA card: do their backends and forms agree, what does a form cost: `python bench/gpu_kinds.py [folder]`.
+"""Kinds on a CUDA card: do their backends and forms agree, what does a form cost: `python bench/gpu_kinds.py`.
 
 KDA: every backend against the recurrence in float64, outputs, gradients and states before anchors, in float32 and
 bfloat16. Latent attention: both forms of a decoding step against each other, with times; then whole layers of the
 shipped layouts on sdpa and flex against eager, outputs and gradients. Without a card the same runs on the CPU in small
-sizes, what needs one is left out with its reason, and nothing is written.
+sizes, what needs one is left out with its reason. Folder and sections as for the other scripts.
 """
 
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
-from record import RESULTS, card, write
+from record import run_sections
 from torch import Tensor, nn
 from transformers.cache_utils import DynamicLayer
 
@@ -206,17 +204,16 @@ def layer_agreements(device: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure, print, and write where there is a card."""
+    """Measure on the card, or in small sizes on the CPU."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     sizes = CARD if device == "cuda" else DRY
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else RESULTS
     torch.backends.cuda.matmul.allow_tf32 = False
-    results: dict[str, Any] = {"kda": kda_agreements(sizes, device)}
-    print(results["kda"], flush=True)
-    results["forms"] = form_agreements(sizes, device)
-    results["layers"] = layer_agreements(device)
-    if device == "cuda":
-        print(write("gpu_kinds", results, folder, card=card()))
+    sections = {
+        "kda": partial(kda_agreements, sizes, device),
+        "forms": partial(form_agreements, sizes, device),
+        "layers": partial(layer_agreements, device),
+    }
+    run_sections("gpu_kinds", sections)
 
 
 if __name__ == "__main__":

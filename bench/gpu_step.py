@@ -1,4 +1,4 @@
-"""Training steps on a CUDA card: do backends agree, and how long does a step take: `python bench/gpu_step.py [folder]`.
+"""Training steps on a CUDA card: do backends agree, how long is a step: `python bench/gpu_step.py [folder [section]]`.
 
 The step is that of the public comparison: 5 layers of Qwen3-4B size, 4,096 context rows, 512 blocks of 16 slots, batch
 1, bf16, forward and backward. The peer is z-lab's own model (package dflash 0.1.0) with our weights, on the attention
@@ -8,14 +8,11 @@ against eager in float32.
 
 import os
 import statistics
-import sys
-import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
-from record import RESULTS, card, write
+from record import out_of_time, run_sections
 
 import draftc
 from draftc import bundles
@@ -28,8 +25,6 @@ DENSE = ("qwen3-4b-dflash", "qwen3-8b-dflash", "qwen3.6-27b-dflash", "qwen2.5-0.
 LAYOUTS = (*DENSE, "smollm2-135m-dflash", "mla-full-gqa-sliding", "deepseek-v3-mla-dflash")
 CONTEXT, BLOCKS = 4096, 512
 BF16, FP32 = 5e-2, 1e-4  # of scale: sums in another order, and through bf16 rounding of every value on the way
-SECONDS = float(os.environ.get("BENCH_SECONDS", "600"))
-BEGAN = time.perf_counter()
 
 
 def milliseconds(step: Callable[[], object], repeats: int = 7) -> float:
@@ -181,25 +176,16 @@ def agreements() -> dict[str, Any]:
     found: dict[str, Any] = {}
     plans = [(name, dense, "eager") for name in LAYOUTS] + [("qwen3-4b-kda-scan", kda, "kda_recurrent")]
     for name, runs, plain in plans:
-        if time.perf_counter() - BEGAN > SECONDS:
-            found[name] = "not run: out of time"
-            continue
-        found[name] = agreement(name, draftc.compile(name), runs, plain)
+        found[name] = out_of_time() or agreement(name, draftc.compile(name), runs, plain)
         torch.cuda.empty_cache()
     return found
 
 
-def main() -> None:
-    """Measure, print, write."""
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else RESULTS
-    torch.backends.cuda.matmul.allow_tf32 = False
-    results: dict[str, Any] = {"workload": {"context": CONTEXT, "blocks": BLOCKS, "tolerance_of_scale": [FP32, BF16]}}
-    results["step"] = step_times()
-    print(results["step"], flush=True)
-    write("gpu_step", results, folder, card=card())
-    results["agreement"] = agreements()
-    print(write("gpu_step", results, folder, card=card()))
+def workload() -> dict[str, Any]:
+    """What the numbers were measured on."""
+    return {"context": CONTEXT, "blocks": BLOCKS, "tolerance_of_scale": [FP32, BF16]}
 
 
 if __name__ == "__main__":
-    main()
+    torch.backends.cuda.matmul.allow_tf32 = False
+    run_sections("gpu_step", {"workload": workload, "step": step_times, "agreement": agreements})

@@ -1,4 +1,4 @@
-"""Kimi delta attention on a CUDA card: core, layer, hybrid draft: `python bench/kda.py [folder for the results]`.
+"""Kimi delta attention on a CUDA card: core, layer, hybrid draft: `python bench/kda.py [folder [section]]`.
 
 Core: 512 blocks of 16 rows, 32 heads of 128 channels, bf16, every backend that the card does not refuse, beside a copy
 kernel that moves the same bytes (the floor) and fla-core's `chunk_kda` where that is installed. `kernel_us` is the
@@ -7,19 +7,14 @@ well. Errors are norms of differences to the recurrence in float32, relative to 
 
 Layer: DeltaAttention at Qwen3-4B width, with everything around the core. Hybrid: 2 KDA (16 heads) and 3 GQA layers
 against 5 GQA layers of Qwen3-4B size, one training step on 4,096 context rows and 512 blocks of 16.
-Sections are left out, and said to be, when BENCH_SECONDS (default 240) are over; the file is written after each.
 """
 
-import os
 import statistics
-import sys
-import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
-from record import RESULTS, card, write
+from record import run_sections
 from torch import Tensor
 
 import draftc
@@ -35,8 +30,6 @@ from draftc.runtime.visibility import View
 BLOCKS, HEADS, WIDTH, HIDDEN, CONTEXT = 512, 32, 128, 2560, 4096
 BOUNDS = {"bounded": -5.0, "unbounded": None}
 NAMES = ("out", "q", "k", "v", "decay", "beta", "A_log", "dt_bias")
-SECONDS = float(os.environ.get("BENCH_SECONDS", "240"))
-BEGAN = time.perf_counter()
 
 
 def view(backend: str) -> View:
@@ -243,13 +236,5 @@ def hybrid() -> dict[str, Any]:
 SECTIONS = {"core": core, "lengths": other_lengths, "layer": layer, "hybrid": hybrid}
 
 
-def main(folder: Path) -> None:
-    results: dict[str, Any] = {}
-    for name, section in SECTIONS.items():
-        spent = time.perf_counter() - BEGAN
-        results[name] = section() if spent < SECONDS else f"left out after {spent:.0f} s"
-        write("kda", results, folder, card=card())
-
-
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else RESULTS)
+    run_sections("kda", SECTIONS)

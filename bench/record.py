@@ -3,12 +3,17 @@
 import json
 import os
 import platform
+import sys
+import time
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
+SECONDS = float(os.environ.get("BENCH_SECONDS", "600"))
+BEGAN = time.perf_counter()
 PACKAGES = ("draftc", "torch", "transformers", "triton", "fla-core", "PyYAML", "jsonschema")
 
 
@@ -41,3 +46,24 @@ def write(name: str, results: dict[str, Any], folder: Path = RESULTS, **facts: A
     path = folder / f"{name}.json"
     path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     return path
+
+
+def out_of_time() -> str | None:
+    """Say that BENCH_SECONDS are over, None before."""
+    spent = time.perf_counter() - BEGAN
+    return f"left out after {spent:.0f} s" if spent > SECONDS else None
+
+
+def run_sections(name: str, sections: Mapping[str, Callable[[], Any]]) -> None:
+    """Run the sections that the command line names, all by default: `SCRIPT [folder [section ...]]`.
+
+    Each is written when it ends, beside those that the file holds from before; one that BENCH_SECONDS leave no time for
+    says so.
+    """
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else RESULTS
+    path = folder / f"{name}.json"
+    results = json.loads(path.read_text())["results"] if path.exists() else {}
+    for section in sys.argv[2:] or sections:
+        results[section] = out_of_time() or sections[section]()
+        print(section, results[section], flush=True)
+        write(name, results, folder, card=card())
