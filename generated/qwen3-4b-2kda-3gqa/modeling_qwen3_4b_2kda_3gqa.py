@@ -287,14 +287,24 @@ def attend_sdpa(q: Tensor, k: Tensor, v: Tensor, view: View, scale: float) -> Te
     return silence_heads(out, view)
 
 
-def plain_flex(q: Tensor, k: Tensor, v: Tensor, mask: BlockMask | None, scale: float, grouped: bool) -> Tensor:
+def flex(q: Tensor, k: Tensor, v: Tensor, mask: BlockMask | None, scale: float) -> Any:
+    """Flex attention by torch's general kernel.
+
+    Left to itself, torch takes one made for decoding for fewer than 128 queries, which 2.11 lacks in float32.
+    """
+    grouped = k.shape[1] != q.shape[1]
+    return flex_attention(
+        q, k, v, block_mask=mask, scale=scale, enable_gqa=grouped, kernel_options={"BACKEND": "TRITON"}
+    )
+
+
+def plain_flex(q: Tensor, k: Tensor, v: Tensor, mask: BlockMask | None, scale: float) -> Tensor:
     """Flex attention without a kernel of its own: inside a compiled region, or in plain operations on CPU."""
-    if torch.compiler.is_compiling():
-        return flex_attention(q, k, v, block_mask=mask, scale=scale, enable_gqa=grouped)
     with warnings.catch_warnings():
         # It warns that all scores are held in memory, which is what a CPU run asks for.
         warnings.filterwarnings("ignore", message="flex_attention called without torch.compile")
-        return flex_attention(q, k, v, block_mask=mask, scale=scale, enable_gqa=grouped)
+        out: Tensor = flex(q, k, v, mask, scale)
+        return out
 
 
 FLEX_VARIANTS = 64  # windows, causal orders, head counts, with and without gradients, that one process may compile
@@ -303,13 +313,13 @@ FLEX_VARIANTS = 64  # windows, causal orders, head counts, with and without grad
 @cache
 def compiled_flex() -> Any:
     """Flex attention as one kernel, compiled when first called."""
-    return torch.compile(flex_attention, fullgraph=True)
+    return torch.compile(flex, fullgraph=True)
 
 
-def fused_flex(q: Tensor, k: Tensor, v: Tensor, mask: BlockMask | None, scale: float, grouped: bool) -> Tensor:
+def fused_flex(q: Tensor, k: Tensor, v: Tensor, mask: BlockMask | None, scale: float) -> Tensor:
     """Flex attention as one kernel. Beyond the compiler's usual 8 variants it would raise."""
     with torch._dynamo.config.patch(recompile_limit=FLEX_VARIANTS):
-        out: Tensor = compiled_flex()(q, k, v, block_mask=mask, scale=scale, enable_gqa=grouped)
+        out: Tensor = compiled_flex()(q, k, v, mask, scale)
         return out
 
 
@@ -322,9 +332,11 @@ def attend_flex(q: Tensor, k: Tensor, v: Tensor, view: View, scale: float) -> Te
         raise ViewError(f"flex reads a BlockMask, not a {type(view.mask).__name__}")
     if view.dropout:
         raise ViewError(f"flex drops no attention weights; dropout is {view.dropout}")
-    plain = torch.compiler.is_compiling() or q.device.type == "cpu"
-    run = plain_flex if plain else fused_flex
-    return run(q, k, v, view.mask, scale, k.shape[1] != q.shape[1])
+    if torch.compiler.is_compiling():
+        out: Tensor = flex(q, k, v, view.mask, scale)
+        return out
+    run = plain_flex if q.device.type == "cpu" else fused_flex
+    return run(q, k, v, view.mask, scale)
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, view: View, scale: float) -> Tensor:

@@ -75,6 +75,13 @@ def test_float32_gives_the_exact_gradients(backend, window, is_causal):
     assert relative_error(passed(backend, inputs(), torch.float32, window, is_causal), exact) < 1e-5
 
 
+def test_a_few_blocks_in_float32_have_a_kernel():
+    tensors = inputs(8, 2, 128, 128, blocks=3)
+    exact = passed("eager", tensors, torch.float64, None, False, batch(blocks=3))
+    mine = passed("flex", tensors, torch.float32, None, False, batch(blocks=3))
+    assert relative_error(mine, exact) < 1e-5
+
+
 @pytest.mark.parametrize("backend", ["flex", "sdpa", "eager"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_queries_that_see_nothing_are_exactly_zero_and_pass_nothing(backend, dtype):
