@@ -45,6 +45,10 @@ class Sizes:
 CARD, DRY = Sizes(128, 16, 16, 128, 2048), Sizes(6, 8, 2, 16, 40)
 
 
+# Each case tunes some 180 candidates of fla-core's kernels, which takes minutes; `tune.py` compiles them side by side.
+TUNED = ("float32, bound -5.0, state True", "float32, bound -5.0, states")
+
+
 def kda_inputs(sizes: Sizes, with_state: bool, dtype: torch.dtype, device: str) -> list[Tensor | None]:
     """q, k, v, decay, beta in `dtype`; A_log, dt_bias and the state in float32, rounded as the operation rounds."""
     torch.manual_seed(0)
@@ -81,12 +85,12 @@ def verdict(wanted: list[Tensor], found: list[Tensor], dtype: torch.dtype) -> di
     return {"agrees": agrees, "forward": f"{forward:.1e}", "gradients": f"{worst:.1e} ({name})", "limits": limits}
 
 
-def core(backend: str, bound: float | None, *inputs: Tensor | None) -> Tensor:
+def core(bound: float | None, backend: str, *inputs: Tensor | None) -> Tensor:
     """`kda` by `backend`."""
     return kda(*inputs, View(None, backend, 0.0, None), bound)
 
 
-def states(backend: str, bound: float | None, anchors: Tensor, *inputs: Tensor | None) -> Tensor:
+def states(bound: float | None, anchors: Tensor, backend: str, *inputs: Tensor | None) -> Tensor:
     """`kda_states` by `backend`; the queries are not read."""
     return kda_states(*inputs[1:], anchors, View(None, backend, 0.0, None), bound)
 
@@ -98,34 +102,41 @@ def kda_agreements(sizes: Sizes, device: str) -> dict[str, Any]:
         for bound in (-5.0, None):
             word = f"{str(dtype).removeprefix('torch.')}, bound {bound}"
             for with_state in (False, True):
+                case = f"{word}, state {with_state}"
                 inputs = kda_inputs(sizes, with_state, dtype, device)
-                compare = partial(core, bound=bound)
-                found[f"{word}, state {with_state}"] = against_recurrence(
-                    lambda name, b=bound: partial(core, name, b), inputs, dtype, device
-                )
-                del compare
-            long = Sizes(2, 4 * sizes.cached // 8, sizes.heads, sizes.width, sizes.cached)
-            inputs = kda_inputs(long, True, dtype, device)
-            anchors = torch.randint(0, long.rows + 1, (2, 16), device=device)
-            found[f"{word}, states"] = against_recurrence(
-                lambda name, b=bound, a=anchors: partial(states, name, b, a), inputs, dtype, device
-            )
+                found[case] = against_recurrence(case, partial(core, bound), inputs, dtype)
+            found[f"{word}, states"] = states_agreement(f"{word}, states", sizes, dtype, bound, device)
     return found
+
+
+def states_agreement(
+    case: str, sizes: Sizes, dtype: torch.dtype, bound: float | None, device: str
+) -> dict[str, dict[str, Any] | str]:
+    """Compare the states before 16 random anchors in each of two rows of context."""
+    rows = sizes.cached // 2
+    inputs = kda_inputs(Sizes(2, rows, sizes.heads, sizes.width, sizes.cached), True, dtype, device)
+    anchors = torch.randint(0, rows + 1, (2, 16), device=device)
+    return against_recurrence(case, partial(states, bound, anchors), inputs, dtype)
 
 
 def against_recurrence(
-    make: Callable[[str], Callable[..., Tensor]], inputs: list[Tensor | None], dtype: torch.dtype, device: str
-) -> dict[str, Any]:
-    """Compare `make(backend)` for each backend with the recurrence on float64 copies of `inputs`."""
+    case: str, run: Callable[..., Tensor], inputs: list[Tensor | None], dtype: torch.dtype
+) -> dict[str, dict[str, Any] | str]:
+    """Compare `run(backend, *inputs)` for each backend with the recurrence on float64 copies of `inputs`."""
     wide = [None if value is None else value.detach().double().requires_grad_() for value in inputs]
-    wanted = with_gradients(make("kda_recurrent"), wide)
-    found: dict[str, Any] = {}
-    for backend in ("kda_recurrent", "kda_block", "kda_fla"):
-        if backend == "kda_fla" and device == "cpu":
-            found[backend] = "not run: chunk_kda needs a card"
-        else:
-            found[backend] = verdict(wanted, with_gradients(make(backend), inputs), dtype)
+    wanted = with_gradients(partial(run, "kda_recurrent"), wide)
+    found: dict[str, dict[str, Any] | str] = {}
+    for backend in ("kda_recurrent", "kda_block", "kda_triton", "kda_fla"):
+        found[backend] = not_run(backend, case) or verdict(wanted, with_gradients(partial(run, backend), inputs), dtype)
+    print(case, found, flush=True)
     return found
+
+
+def not_run(backend: str, case: str) -> str | None:
+    """Why `backend` takes no part in `case`, if so."""
+    if backend in ("kda_triton", "kda_fla") and not torch.cuda.is_available():
+        return "not run: needs a card"
+    return "not run: not tuned" if backend == "kda_fla" and case not in TUNED else None
 
 
 class Step:

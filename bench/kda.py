@@ -29,6 +29,7 @@ from draftc.runtime.visibility import View
 
 BLOCKS, HEADS, WIDTH, HIDDEN, CONTEXT = 512, 32, 128, 2560, 4096
 BOUNDS = {"bounded": -5.0, "unbounded": None}
+KERNELS = ("kda_gluon", "kda_triton")
 NAMES = ("out", "q", "k", "v", "decay", "beta", "A_log", "dt_bias")
 
 
@@ -36,10 +37,14 @@ def view(backend: str) -> View:
     return View(None, backend, 0.0, None)
 
 
-def core_inputs(rows: int, blocks: int = BLOCKS, heads: int = HEADS) -> list[Tensor]:
-    """Fresh leaves: q, k, v, decay `[M, T, h, d]`, beta `[M, T, h]` in bf16; A_log, dt_bias in float32."""
+def core_inputs(rows: int, blocks: int = BLOCKS, heads: int = HEADS, common: float = 0.0) -> list[Tensor]:
+    """Fresh leaves: q, k, v, decay `[M, T, h, d]`, beta `[M, T, h]` in bf16; A_log, dt_bias in float32.
+
+    `common` is the share that all keys of a block have in common.
+    """
     draw = lambda *shape: torch.randn(*shape, device="cuda")  # noqa: E731
     wide = [draw(blocks, rows, heads, WIDTH).bfloat16() for _ in range(4)]
+    wide[1] = (wide[1] * (1 - common) + draw(blocks, 1, heads, WIDTH) * common).bfloat16()
     rate = (torch.rand(heads, device="cuda") * 15 + 1).log()
     made = [*wide, draw(blocks, rows, heads).bfloat16(), rate, draw(heads * WIDTH) * 0.5]
     return [x.requires_grad_() for x in made]
@@ -118,9 +123,9 @@ def floor_us() -> dict[str, float]:
     return {"forward_us": round(copied * 5 / 18, 1), "backward_us": round(copied / 2, 1)}
 
 
-def accuracy(rows: int, bound: float | None, backend: str) -> dict[str, float]:
+def accuracy(rows: int, bound: float | None, backend: str, common: float = 0.0) -> dict[str, float]:
     """Errors of output and gradients, and whether a second run gave the same bits."""
-    inputs = core_inputs(rows, blocks=64, heads=8)
+    inputs = core_inputs(rows, 64, 8, common)
     dout = torch.randn_like(inputs[2]).detach()
     exact = [x.detach().float().requires_grad_() for x in inputs[:5]]
     exact += [x.detach().bfloat16().float().requires_grad_() for x in inputs[5:]]
@@ -144,7 +149,7 @@ def core_times(rows: int, bound: float | None, backend: str) -> dict[str, float]
         both_ways(backend, inputs, bound, dout)
 
     found = {"forward_call_ms": call_ms(forward), "call_ms": call_ms(both)}
-    if backend in ("kda_triton", "kda_gluon"):
+    if backend in KERNELS:
         found |= {"forward_kernel_us": kernel_us(forward), "kernel_us": kernel_us(both)}
     return found
 
@@ -154,7 +159,7 @@ def core() -> dict[str, Any]:
     for name, bound in BOUNDS.items():
         for rows in (16, 8):
             for backend in able(rows, bound):
-                if backend != "kda_block" or rows == 16:
+                if backend in KERNELS or (rows == 16 and bound is not None):
                     case = {"errors": accuracy(rows, bound, backend), **core_times(rows, bound, backend)}
                     found[f"{name}, blocks of {rows}, {backend}"] = case
                     print(name, rows, backend, case, flush=True)
@@ -167,6 +172,15 @@ def other_lengths() -> dict[str, Any]:
         f"{name}, blocks of {rows}": accuracy(rows, bound, "kda_triton")
         for name, bound in BOUNDS.items()
         for rows in (2, 7, 31, 32)
+    }
+
+
+def correlated_keys() -> dict[str, Any]:
+    """Errors where nine tenths of every key are the same, so that triangular systems are far from the identity."""
+    return {
+        f"{name}, {backend}": accuracy(16, bound, backend, 0.9)
+        for name, bound in BOUNDS.items()
+        for backend in (*KERNELS, "kda_block")
     }
 
 
@@ -233,7 +247,13 @@ def hybrid() -> dict[str, Any]:
     return found
 
 
-SECTIONS = {"core": core, "lengths": other_lengths, "layer": layer, "hybrid": hybrid}
+SECTIONS = {
+    "core": core,
+    "lengths": other_lengths,
+    "correlated keys": correlated_keys,
+    "layer": layer,
+    "hybrid": hybrid,
+}
 
 
 if __name__ == "__main__":

@@ -1,0 +1,67 @@
+"""Compile what fla-core's autotuner tries, side by side, into Triton's cache: `python bench/tune.py [processes]`.
+
+A case has some 180 candidates, which the autotuner compiles one after the other when it meets the case: minutes. Here
+every process takes its share of them. Whoever runs the case afterwards finds them compiled, and only times them.
+"""
+
+import multiprocessing
+import os
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gpu_kinds
+import kda
+import torch
+from triton.runtime.autotuner import Autotuner
+
+PROCESSES = 14
+
+
+def take_share(number: int, count: int) -> None:
+    """Let autotuners of this process try every `count`-th of their candidates, the first of them `number`."""
+    prune = Autotuner.prune_configs
+
+    def share(self: Autotuner, kwargs: Mapping[str, Any]) -> list[Any]:
+        configs = prune(self, kwargs)
+        return configs[number % len(configs) :: count]
+
+    Autotuner.prune_configs = share
+
+
+def core_case() -> None:
+    """What `kda.py` runs at the core and in the layer."""
+    inputs = kda.core_inputs(16)
+    kda.both_ways("kda_fla", inputs, -5.0, torch.randn_like(inputs[2]).detach())
+
+
+def state_case() -> None:
+    """What `gpu_kinds.py` runs from a state."""
+    inputs = gpu_kinds.kda_inputs(gpu_kinds.CARD, True, torch.float32, "cuda")
+    gpu_kinds.with_gradients(lambda *given: gpu_kinds.core(-5.0, "kda_fla", *given), inputs)
+
+
+CASES: tuple[Callable[[], None], ...] = (core_case, state_case)
+
+
+def work(number: int, count: int) -> None:
+    """Compile the share of process `number` of `count`."""
+    take_share(number, count)
+    for case in CASES:
+        case()
+        print(f"tune {number}: {case.__name__} done", flush=True)
+
+
+def main() -> None:
+    """Start the processes, and fail if one did."""
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else min(PROCESSES, os.cpu_count() or 1)
+    workers = [multiprocessing.get_context("spawn").Process(target=work, args=(n, count)) for n in range(count)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    sys.exit(max(worker.exitcode or 0 for worker in workers))
+
+
+if __name__ == "__main__":
+    main()
