@@ -573,6 +573,51 @@ def kda_block(
         return out.transpose(1, 2).to(v.dtype)
 
 
+def constant_to_compilers(function: Callable[[], bool]) -> Callable[[], bool]:
+    """Mark `function`: `torch.compile` calls it once and keeps its answer in the graph, and does not trace into it.
+
+    The mark is that of `torch.compiler.assume_constant_result`, which would load the whole compiler of torch, over a
+    second, wherever a bundle is imported.
+    """
+    function.__dict__["_dynamo_marked_constant"] = True
+    return function
+
+
+class MissingTritonWarning(UserWarning):
+    """A draft was compiled for Triton kernels, and runs by plain tensor operations instead."""
+
+
+@constant_to_compilers
+def misses_triton() -> bool:
+    """Whether the kernel files cannot be imported, which a `MissingTritonWarning` says."""
+    try:
+        from .triton_core import kda_blocks
+    except ImportError as missing:
+        warnings.warn(f"KDA runs by plain tensor operations: {missing}", MissingTritonWarning, stacklevel=4)
+        return True
+    return False
+
+
+def kda_triton(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    decay: Tensor,
+    beta: Tensor,
+    A_log: Tensor,
+    dt_bias: Tensor,
+    state: Tensor | None,
+    view: View,
+    lower_bound: float | None,
+) -> Tensor:
+    """`kda` by one kernel forward and one backward, float32 inside; `kda_block` where Triton is missing."""
+    if misses_triton():
+        return kda_block(q, k, v, decay, beta, A_log, dt_bias, state, view, lower_bound)
+    from .triton_core import kda_blocks
+
+    return kda_blocks(q, k, v, decay, beta, A_log, dt_bias, state, lower_bound)
+
+
 def kda(
     q: Tensor,
     k: Tensor,
@@ -613,7 +658,9 @@ def kda(
         return kda_recurrent(q, k, v, decay, beta, A_log, dt_bias, state, view, lower_bound)
     if view.backend == "kda_block":
         return kda_block(q, k, v, decay, beta, A_log, dt_bias, state, view, lower_bound)
-    raise ViewError(f"KDA backend {view.backend!r} is none of this draft's kda_recurrent, kda_block")
+    if view.backend == "kda_triton":
+        return kda_triton(q, k, v, decay, beta, A_log, dt_bias, state, view, lower_bound)
+    raise ViewError(f"KDA backend {view.backend!r} is none of this draft's kda_recurrent, kda_block, kda_triton")
 
 
 def silence(out: Tensor, view: View) -> Tensor:
@@ -1937,8 +1984,8 @@ class Qwen3_4b2kda3gqaDraftModel(DraftModel):
     layer_classes = (ContextLayer, RecurrentLayer, ContextLayer, RecurrentLayer, ContextLayer)
     backends: ClassVar[Mapping[tuple[str, str], tuple[str, ...]]] = {
         ("training", "cpu"): ("sdpa", "kda_block", "sdpa", "kda_block", "sdpa"),
-        ("training", "cuda"): ("flex", "kda_block", "flex", "kda_block", "flex"),
+        ("training", "cuda"): ("flex", "kda_triton", "flex", "kda_triton", "flex"),
         ("decoding", "cpu"): ("sdpa", "kda_block", "sdpa", "kda_block", "sdpa"),
-        ("decoding", "cuda"): ("sdpa", "kda_block", "sdpa", "kda_block", "sdpa"),
+        ("decoding", "cuda"): ("sdpa", "kda_triton", "sdpa", "kda_triton", "sdpa"),
     }
     available = ("eager", "kda_recurrent")

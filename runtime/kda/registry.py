@@ -145,11 +145,10 @@ def kda_functions(name: str) -> dict[str, str]:
     return {"kda": f"kda.{name}:kda_{name}", "kda_states": f"kda.{name}:states_{name}"}
 
 
-# The project's own kernels stand behind kda_block, and so are taken by name only, until they have run on a card.
 KDA_BACKENDS: tuple[Backend, ...] = (
+    Backend("kda_gluon", kda_functions("gluon"), {"cuda": 50}, refuse_kda_gluon),
+    Backend("kda_triton", kda_functions("triton"), {"cuda": 40}, refuse_kda_triton),
     Backend("kda_fla", kda_functions("fla"), {"cuda": 30}, refuse_kda_fla),
     Backend("kda_block", kda_functions("block"), {"cpu": 20, "cuda": 20}, refuse_kda_block),
-    Backend("kda_gluon", kda_functions("gluon"), {"cuda": 16}, refuse_kda_gluon),
-    Backend("kda_triton", kda_functions("triton"), {"cuda": 15}, refuse_kda_triton),
     Backend("kda_recurrent", kda_functions("recurrent"), {"cpu": 10, "cuda": 10}, refuse_kda_recurrent),
 )

@@ -52,7 +52,8 @@ def kernel_files(compiled: api.CompiledDraft) -> list[str]:
 def test_the_chosen_kernel_travels_and_no_other():
     assert kernel_files(draft()) == PLAIN
     assert kernel_files(draft(128, 16, "kda_gluon")) == sorted([*GLUON, *PLAIN])  # which take what misfits
-    assert kernel_files(draft(128, 16, None)) == []
+    assert kernel_files(draft(128, 16, None)) == sorted([*GLUON, *PLAIN])
+    assert kernel_files(draft(128, 16, "kda_block")) == []
     alone = {name: text for name, text in draft(128, 16, "kda_gluon").files.items() if name.endswith(".py")}
     assert not [name for name, text in alone.items() if "import draftc" in text or "from draftc" in text]
 

@@ -38,17 +38,24 @@ def test_dense_layers_without_packages() -> None:
 
 def test_packages_bring_their_backends() -> None:
     assert selected(qwen3_8b(), packages=ALL).backend(0, "decoding", "cuda") == "flash"
-    assert selected(recurrent(), packages=ALL).backend(0, "training", "cuda") == "kda_fla"
-    assert selected(recurrent()).backend(0, "training", "cuda") == "kda_block"
 
 
-def test_kernels_of_this_project_are_taken_by_name() -> None:
-    packages = {**ALL, "triton": "3.6.0"}
+def test_kda_takes_the_fastest_kernel_that_refuses_nothing() -> None:
     wide = replace(recurrent(head_dim=128), block_size=16)
-    fitting = {"packages": packages, "capability": (9, 0)}
-    assert selected(wide, **fitting).backend(0, "training", "cuda") == "kda_fla"
-    assert selected(wide, **fitting, backend="kda_gluon").backend(0, "training", "cuda") == "kda_gluon"
-    assert selected(wide, **fitting, backend="kda_triton").backend(0, "training", "cuda") == "kda_triton"
+    packages = {**ALL, "triton": "3.6.0"}
+    assert selected(wide, packages=packages, capability=(9, 0)).backend(0, "training", "cuda") == "kda_gluon"
+    assert selected(wide, packages=packages, capability=(8, 0)).backend(0, "training", "cuda") == "kda_triton"
+    assert selected(wide, packages=packages).backend(0, "training", "cuda") == "kda_triton"
+    long = replace(wide, block_size=48)
+    assert selected(long, packages=packages).backend(0, "training", "cuda") == "kda_fla"
+    assert selected(long).backend(0, "training", "cuda") == "kda_block"
+    assert selected(wide, packages=packages, capability=(9, 0)).backend(0, "training", "cpu") == "kda_block"
+
+
+def test_kda_takes_a_slower_kernel_by_name() -> None:
+    wide = replace(recurrent(head_dim=128), block_size=16)
+    fitting = {"packages": {**ALL, "triton": "3.6.0"}, "capability": (9, 0)}
+    assert selected(wide, **fitting, backend="kda_fla").backend(0, "training", "cuda") == "kda_fla"
     assert selected(wide, **fitting, backend="kda_triton").backend(0, "training", "cpu") == "kda_block"
 
 
@@ -76,10 +83,11 @@ def test_every_layer_phase_and_device_has_a_choice() -> None:
 
 
 def test_refusals_of_better_backends_are_kept_with_their_numbers() -> None:
-    choice = selected(recurrent(gate_lower_bound=-8.0), packages=ALL).choices[0, "training", "cuda"]
+    choice = selected(recurrent(gate_lower_bound=-12.0), packages=ALL).choices[0, "training", "cuda"]
     passed_over = dict(choice.refusals)
-    assert list(passed_over) == ["kda_fla"]
-    assert any("-8" in refusal.reason for refusal in passed_over["kda_fla"])
+    assert choice.backend == "kda_block"
+    assert list(passed_over) == ["kda_gluon", "kda_triton", "kda_fla"]
+    assert all(any("-12" in refusal.reason for refusal in reasons) for reasons in passed_over.values())
 
 
 def test_capability_is_asked_of_cuda_only() -> None:

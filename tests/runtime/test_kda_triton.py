@@ -64,7 +64,7 @@ REQUEST = BackendRequest(
 def test_both_run_what_they_were_made_for():
     assert refuse_kda_triton(REQUEST) == refuse_kda_gluon(REQUEST) == ()
     ranks = {backend.name: backend.rank("training", "cuda") for backend in KDA_BACKENDS}
-    assert sorted(ranks, key=ranks.__getitem__) == ["kda_recurrent", "kda_triton", "kda_gluon", "kda_block", "kda_fla"]
+    assert sorted(ranks, key=ranks.__getitem__) == ["kda_recurrent", "kda_block", "kda_fla", "kda_triton", "kda_gluon"]
 
 
 @pytest.mark.parametrize(
