@@ -64,11 +64,20 @@ def kept_matrix(buffer, i: gl.constexpr):
 
 
 @gluon.jit
+def summed_fine(moved, matrix, acc):
+    """`moved @ matrix + acc` by two terms of tf32, so that what rows add and take cancels to float32 rounding."""
+    fine = gl.convert_layout(by_token(moved - kept_tf32(moved)), LEFT32)
+    coarse = gl.convert_layout(by_token(moved), LEFT32)
+    summed = mma_v2(coarse, matrix, acc, input_precision="tf32")
+    return mma_v2(fine, matrix, summed, input_precision="tf32")
+
+
+@gluon.jit
 def segment_gradients(kk, qq, C1, C2, C1T, C2T, G, sums):
     """Gradients of q, k and the log decays from pairs of a segment, which share one reference of their exponents.
 
-    Both sides of a pair use the operands as the products rounded them, and the sum over tokens takes two terms of tf32:
-    what a pair adds at its later row and takes at its earlier one cancels to float32 rounding.
+    Both sides of a pair use the operands as the products rounded them: what it adds at its later row and takes at its
+    earlier one is the same number.
     """
     zero = gl.zeros([32, 16], gl.float32, layout=ACC)
     up = exp2_fast(G)
@@ -82,11 +91,7 @@ def segment_gradients(kk, qq, C1, C2, C1T, C2T, G, sums):
     moved = query.to(gl.float32) * to_q + high.to(gl.float32) * to_k - low.to(gl.float32) * back
     to_q = up * to_q
     to_k = up * to_k + down * back
-    reverse = kept_matrix(sums, 1)
-    fine = gl.convert_layout(by_token(moved - kept_tf32(moved)), LEFT32)
-    coarse = gl.convert_layout(by_token(moved), LEFT32)
-    summed = mma_v2(coarse, reverse, zero, input_precision="tf32")
-    return to_q, to_k, mma_v2(fine, reverse, summed, input_precision="tf32")
+    return to_q, to_k, summed_fine(moved, kept_matrix(sums, 1), zero)
 
 
 @gluon.jit
@@ -103,8 +108,8 @@ def border_gradients(falls, kk, qq, C1, C2, C1T, C2T, to_fall, ii, jj, s: gl.con
     queries, reads = (qq * near).to(gl.bfloat16), gl.where(meet_t, C1T, none)
     to_k = product(keys, gl.where(meet, C2, gl.where(meet_t, C2T, none)), zero)
     to_k = near * product(queries, reads, to_k)
-    moved = (qq * to_q + kk * to_k).to(gl.bfloat16)
-    return to_q, to_k, product(moved, toward_border(jj, ii, s).to(gl.bfloat16), to_fall)
+    back = gl.convert_layout(gl.permute(by_token(toward_border(jj, ii, s)), [1, 0]), RIGHT32)
+    return to_q, to_k, summed_fine(qq * to_q + kk * to_k, back, to_fall)
 
 
 @gluon.jit

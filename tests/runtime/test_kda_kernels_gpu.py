@@ -77,7 +77,7 @@ def test_triton_is_the_recurrence(bound, with_state, rows):
 
 
 @pytest.mark.parametrize("bound", BOUNDS)
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float16, 2e-3), (torch.float32, 5e-5)])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float16, 3e-3), (torch.float32, 5e-5)])
 @pytest.mark.parametrize("dim", [64, 96, 256])
 def test_wider_dtypes_and_other_heads(bound, dtype, tolerance, dim):
     inputs = on_card(kda_inputs(16, Hard(), True, batch=9, heads=4, dim=dim), dtype)
