@@ -1,16 +1,17 @@
 """Operations that choose among backends, narrowed to the backends of one bundle.
 
-`attend`, `kda` and `kda_states` are chains of `if view.backend == "name": return ...` that end in an error. A bundle
-keeps the branches it may take, so that the code of the others is not linked.
+`attend`, `kda`, `kda_states` and what leaf modules call around them (`short_convolution`, `gated_norm`) are chains of
+`if view.backend == "name": return ...` that end in an error. A bundle keeps the branches it may take, so that the code
+of the others is not linked.
 """
 
 import ast
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from draftc.compiler.errors import InternalError
 from draftc.compiler.imports import LINE_LENGTH
 from draftc.compiler.program import Program
-from draftc.compiler.sources import Definition, Symbol, read_source
+from draftc.compiler.sources import Definition, Symbol, free_names, read_source
 
 # These run everywhere, so a bundle can always fall back on them.
 ALWAYS = {"attend": ("eager", "sdpa"), "kda": ("kda_recurrent", "kda_block")}
@@ -25,13 +26,26 @@ def held_backends(program: Program) -> tuple[str, ...]:
 
 
 def narrowed_operations(symbols: Iterable[Symbol], held: tuple[str, ...]) -> Mapping[str, str]:
-    """Return the text of each operation among `symbols` that chooses a backend, with the branches for `held` only."""
+    """Return the text of each operation that chooses a backend, with the branches for `held` only.
+
+    Operations are sought among `symbols` and what their definitions mention, as leaf modules mention theirs.
+    """
     found: dict[str, str] = {}
-    for symbol in symbols:
+    for symbol in _mentioned(symbols):
         definition = read_source(symbol.module).definitions.get(symbol.name)
         if definition is not None and _branches(definition):
             found[symbol.name] = _narrowed(definition, held)
     return found
+
+
+def _mentioned(symbols: Iterable[Symbol]) -> Iterator[Symbol]:
+    """Yield `symbols`, and what each definition of them mentions."""
+    for symbol in symbols:
+        yield symbol
+        source = read_source(symbol.module)
+        if symbol.name in source.definitions:
+            names = free_names(source.definitions[symbol.name].node)
+            yield from (other for name in names if isinstance(other := source.resolve(name), Symbol))
 
 
 def _narrowed(definition: Definition, held: tuple[str, ...]) -> str:

@@ -139,14 +139,19 @@ def linear_module(module: nn.Linear, x: TensorValue) -> TensorValue:
 
 
 def weighted(module: nn.Module, x: TensorValue, *others: TensorValue) -> TensorValue:
-    """A norm over the last axis, of one value or of two alike."""
+    """A norm over the last axis, of one value or of several alike."""
     size = module.get_parameter("weight").shape[0]
     require(x.shape[-1] == size, f"{x} meets a norm over {size} channels")
     require(all(other.shape == x.shape for other in others), f"{x} meets {', '.join(map(str, others))}")
     return x
 
 
-def convolution(module: nn.Module, rows: TensorValue) -> TensorValue:
+def gated_norm(module: nn.Module, out: TensorValue, gate: TensorValue, view: Opaque) -> TensorValue:  # noqa: ARG001
+    """A norm over the last axis of `out`, gated by as many values."""
+    return weighted(module, out, gate)
+
+
+def convolution(module: nn.Module, rows: TensorValue, view: Opaque) -> TensorValue:  # noqa: ARG001
     """A causal depthwise convolution over the rows."""
     channels = module.get_parameter("weight").shape[0]
     require(rows.shape[-1] == channels, f"{rows} meets a convolution of {channels} channels")
@@ -187,7 +192,7 @@ MEMORY_METHODS: Mapping[str, Rule] = {"commit": commit, "recall": recall, "updat
 
 MODULES: Mapping[str, Rule] = {
     "DynamicKernels": dynamic_kernels,
-    "GatedRMSNorm": weighted,
+    "GatedRMSNorm": gated_norm,
     "Linear": linear_module,
     "RMSNorm": weighted,
     "ShortConvolution": convolution,

@@ -355,16 +355,63 @@ def attend(q: Tensor, k: Tensor, v: Tensor, view: View, scale: float) -> Tensor:
     raise ViewError(f"attention backend {view.backend!r} is none of this draft's eager, sdpa, flex")
 
 
-def short_convolution(rows: Tensor, weight: Tensor) -> Tensor:
-    """Causal depthwise convolution over time, then SiLU: `[M, T, P], [P, K] -> [M, T, P]`.
-
-    y_t = silu(sum_i weight[:, i] * rows_{t-K+1+i}), rows before the first being zero: the last tap is the row itself.
-    """
+def convolve_rows(rows: Tensor, weight: Tensor) -> Tensor:
+    """`short_convolution` by plain tensor operations, in any dtype: `[M, T, P], [P, K] -> [M, T, P]`."""
     if rows.shape[1] == 0:
         return rows
     padded = F.pad(rows.transpose(1, 2), (weight.shape[-1] - 1, 0))
     mixed = F.conv1d(padded, weight.to(rows.dtype).unsqueeze(1), groups=weight.shape[0])
     return F.silu(mixed).transpose(1, 2)
+
+
+def constant_to_compilers(function: Callable[[], bool]) -> Callable[[], bool]:
+    """Mark `function`: `torch.compile` calls it once and keeps its answer in the graph, and does not trace into it.
+
+    The mark is that of `torch.compiler.assume_constant_result`, which would load the whole compiler of torch, over a
+    second, wherever a bundle is imported.
+    """
+    function.__dict__["_dynamo_marked_constant"] = True
+    return function
+
+
+class MissingTritonWarning(UserWarning):
+    """A draft was compiled for Triton kernels, and runs by plain tensor operations instead."""
+
+
+@constant_to_compilers
+def misses_triton() -> bool:
+    """Whether the kernel files cannot be imported, which a `MissingTritonWarning` says."""
+    try:
+        from .triton_core import kda_blocks
+    except ImportError as missing:
+        warnings.warn(f"KDA runs by plain tensor operations: {missing}", MissingTritonWarning, stacklevel=4)
+        return True
+    return False
+
+
+def convolve_triton(rows: Tensor, weight: Tensor) -> Tensor:
+    """`short_convolution` by one kernel forward and one backward, in every phase; plain where Triton is missing."""
+    if misses_triton():
+        return convolve_rows(rows, weight)
+    from .triton_layer import convolve_tiles
+
+    return convolve_tiles(rows, weight)
+
+
+def short_convolution(rows: Tensor, weight: Tensor, view: View) -> Tensor:
+    """Causal depthwise convolution over time, then SiLU: `[M, T, P], [P, K] -> [M, T, P]`.
+
+    y_t = silu(sum_i weight[:, i] * rows_{t-K+1+i}), rows before the first being zero: the last tap is the row itself.
+    The backend that `view` names for the core brings its form of this: kernels, or plain tensor operations.
+    Raises `ViewError` for a name that no backend has.
+    """
+    if view.backend == "kda_recurrent":
+        return convolve_rows(rows, weight)
+    if view.backend == "kda_block":
+        return convolve_rows(rows, weight)
+    if view.backend == "kda_triton":
+        return convolve_triton(rows, weight)
+    raise ViewError(f"KDA backend {view.backend!r} is none of this draft's kda_recurrent, kda_block, kda_triton")
 
 
 class ShortConvolution(nn.Module):
@@ -374,23 +421,44 @@ class ShortConvolution(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.randn(channels, taps) * 0.02)
 
-    def forward(self, rows: Tensor) -> Tensor:
-        """Convolve `rows [M, T, P]` over time and apply SiLU."""
-        return short_convolution(rows, self.weight)
+    def forward(self, rows: Tensor, view: View) -> Tensor:
+        """Convolve `rows [M, T, P]` over time and apply SiLU; `view` names the backend."""
+        return short_convolution(rows, self.weight, view)
 
     def extra_repr(self) -> str:
         """Channels and taps, shown by `print(model)`."""
         return f"{self.weight.shape[0]}, taps={self.weight.shape[1]}"
 
 
-def gated_norm(out: Tensor, gate: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """`rms_norm(out) * weight * sigmoid(gate)` over the last axis of `out` and `gate [M, T, h, d]`; `weight [d]`.
-
-    Computed in at least float32 and rounded once, to the dtype of `out`.
-    """
+def gate_rows(out: Tensor, gate: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """`gated_norm` by plain tensor operations: `[M, T, h, d]`, twice, and `[d]`; at least float32 inside."""
     wide = torch.promote_types(out.dtype, torch.float32)
     normed = F.rms_norm(out.to(wide), weight.shape, weight.to(wide), eps)
     return (normed * torch.sigmoid(gate.to(wide))).to(out.dtype)
+
+
+def gate_triton(out: Tensor, gate: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """`gated_norm` by one kernel forward and one backward, in every phase; plain where Triton is missing."""
+    if misses_triton():
+        return gate_rows(out, gate, weight, eps)
+    from .triton_layer import gate_tiles
+
+    return gate_tiles(out, gate, weight, eps)
+
+
+def gated_norm(out: Tensor, gate: Tensor, weight: Tensor, eps: float, view: View) -> Tensor:
+    """`rms_norm(out) * weight * sigmoid(gate)` over the last axis of `out` and `gate [M, T, h, d]`; `weight [d]`.
+
+    Computed in at least float32 and rounded once, to the dtype of `out`, by the backend that `view` names for the core.
+    Raises `ViewError` for a name that no backend has.
+    """
+    if view.backend == "kda_recurrent":
+        return gate_rows(out, gate, weight, eps)
+    if view.backend == "kda_block":
+        return gate_rows(out, gate, weight, eps)
+    if view.backend == "kda_triton":
+        return gate_triton(out, gate, weight, eps)
+    raise ViewError(f"KDA backend {view.backend!r} is none of this draft's kda_recurrent, kda_block, kda_triton")
 
 
 class GatedRMSNorm(nn.Module):
@@ -401,9 +469,9 @@ class GatedRMSNorm(nn.Module):
         self.eps = eps
         self.weight = nn.Parameter(torch.ones(size))
 
-    def forward(self, out: Tensor, gate: Tensor) -> Tensor:
-        """Normalise `out [M, T, h, size]` and gate it by `gate`, the same shape."""
-        return gated_norm(out, gate, self.weight, self.eps)
+    def forward(self, out: Tensor, gate: Tensor, view: View) -> Tensor:
+        """Normalise `out [M, T, h, size]` and gate it by `gate`, the same shape; `view` names the backend."""
+        return gated_norm(out, gate, self.weight, self.eps, view)
 
     def extra_repr(self) -> str:
         """Size and epsilon, shown by `print(model)`."""
@@ -573,31 +641,6 @@ def kda_block(
         return out.transpose(1, 2).to(v.dtype)
 
 
-def constant_to_compilers(function: Callable[[], bool]) -> Callable[[], bool]:
-    """Mark `function`: `torch.compile` calls it once and keeps its answer in the graph, and does not trace into it.
-
-    The mark is that of `torch.compiler.assume_constant_result`, which would load the whole compiler of torch, over a
-    second, wherever a bundle is imported.
-    """
-    function.__dict__["_dynamo_marked_constant"] = True
-    return function
-
-
-class MissingTritonWarning(UserWarning):
-    """A draft was compiled for Triton kernels, and runs by plain tensor operations instead."""
-
-
-@constant_to_compilers
-def misses_triton() -> bool:
-    """Whether the kernel files cannot be imported, which a `MissingTritonWarning` says."""
-    try:
-        from .triton_core import kda_blocks
-    except ImportError as missing:
-        warnings.warn(f"KDA runs by plain tensor operations: {missing}", MissingTritonWarning, stacklevel=4)
-        return True
-    return False
-
-
 def kda_triton(
     q: Tensor,
     k: Tensor,
@@ -738,14 +781,14 @@ class RecurrentAttention(nn.Module):
 
     def forward(self, block: Tensor, view: View) -> Tensor:
         rows = fold_blocks(block, 16)  # [BN, 16, 2560]
-        q = self.q_conv1d(self.q_proj(rows)).unflatten(-1, (16, 128))  # [BN, 16, 16, 128]
-        k = self.k_conv1d(self.k_proj(rows)).unflatten(-1, (16, 128))  # [BN, 16, 16, 128]
-        v = self.v_conv1d(self.v_proj(rows)).unflatten(-1, (16, 128))  # [BN, 16, 16, 128]
+        q = self.q_conv1d(self.q_proj(rows), view).unflatten(-1, (16, 128))  # [BN, 16, 16, 128]
+        k = self.k_conv1d(self.k_proj(rows), view).unflatten(-1, (16, 128))  # [BN, 16, 16, 128]
+        v = self.v_conv1d(self.v_proj(rows), view).unflatten(-1, (16, 128))  # [BN, 16, 16, 128]
         decay = self.f_b_proj(self.f_a_proj(rows)).unflatten(-1, (16, 128))  # [BN, 16, 16, 128]
         beta = self.b_proj(rows)  # [BN, 16, 16]
         out = kda(q, k, v, decay, beta, self.A_log, self.dt_bias, None, view, -5.0)  # [BN, 16, 16, 128]
         gate = self.g_b_proj(self.g_a_proj(rows))  # [BN, 16, 2048]
-        out = self.o_norm(out, gate.unflatten(-1, (16, 128))).flatten(-2)  # [BN, 16, 2048]
+        out = self.o_norm(out, gate.unflatten(-1, (16, 128)), view).flatten(-2)  # [BN, 16, 2048]
         return silence(self.o_proj(out).view_as(block), view)  # [B, Q, 2560]
 
 

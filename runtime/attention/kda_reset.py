@@ -4,7 +4,8 @@ import torch
 from torch import Tensor, nn
 
 from draftc.runtime.kda import kda
-from draftc.runtime.kda.math import GatedRMSNorm, ShortConvolution, fold_blocks
+from draftc.runtime.kda.layer import GatedRMSNorm, ShortConvolution
+from draftc.runtime.kda.math import fold_blocks
 from draftc.runtime.memory import NoMemory, RecurrentMemory
 from draftc.runtime.rope import Rope
 from draftc.runtime.visibility import View, silence
@@ -81,12 +82,12 @@ class DeltaAttention(nn.Module):
         of the block size.
         """
         rows = fold_blocks(block, self.block_size)
-        q = self.q_conv1d(self.q_proj(rows)).unflatten(-1, (self.heads, self.head_dim))
-        k = self.k_conv1d(self.k_proj(rows)).unflatten(-1, (self.heads, self.head_dim))
-        v = self.v_conv1d(self.v_proj(rows)).unflatten(-1, (self.heads, self.head_dim))
+        q = self.q_conv1d(self.q_proj(rows), view).unflatten(-1, (self.heads, self.head_dim))
+        k = self.k_conv1d(self.k_proj(rows), view).unflatten(-1, (self.heads, self.head_dim))
+        v = self.v_conv1d(self.v_proj(rows), view).unflatten(-1, (self.heads, self.head_dim))
         decay = self.f_b_proj(self.f_a_proj(rows)).unflatten(-1, (self.heads, self.head_dim))
         beta = self.b_proj(rows)
         out = kda(q, k, v, decay, beta, self.A_log, self.dt_bias, None, view, self.lower_bound)
         gate = self.g_proj(rows) if self.full_gate else self.g_b_proj(self.g_a_proj(rows))
-        out = self.o_norm(out, gate.unflatten(-1, (self.heads, self.head_dim))).flatten(-2)
+        out = self.o_norm(out, gate.unflatten(-1, (self.heads, self.head_dim)), view).flatten(-2)
         return silence(self.o_proj(out).view_as(block), view)

@@ -2,7 +2,7 @@
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 
 class BlockSizeError(ValueError):
@@ -19,11 +19,8 @@ def fold_blocks(rows: Tensor, block_size: int) -> Tensor:
     return rows.reshape(-1, block_size, rows.shape[-1])
 
 
-def short_convolution(rows: Tensor, weight: Tensor) -> Tensor:
-    """Causal depthwise convolution over time, then SiLU: `[M, T, P], [P, K] -> [M, T, P]`.
-
-    y_t = silu(sum_i weight[:, i] * rows_{t-K+1+i}), rows before the first being zero: the last tap is the row itself.
-    """
+def convolve_rows(rows: Tensor, weight: Tensor) -> Tensor:
+    """`short_convolution` by plain tensor operations, in any dtype: `[M, T, P], [P, K] -> [M, T, P]`."""
     if rows.shape[1] == 0:
         return rows
     padded = F.pad(rows.transpose(1, 2), (weight.shape[-1] - 1, 0))
@@ -31,11 +28,8 @@ def short_convolution(rows: Tensor, weight: Tensor) -> Tensor:
     return F.silu(mixed).transpose(1, 2)
 
 
-def gated_norm(out: Tensor, gate: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """`rms_norm(out) * weight * sigmoid(gate)` over the last axis of `out` and `gate [M, T, h, d]`; `weight [d]`.
-
-    Computed in at least float32 and rounded once, to the dtype of `out`.
-    """
+def gate_rows(out: Tensor, gate: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """`gated_norm` by plain tensor operations: `[M, T, h, d]`, twice, and `[d]`; at least float32 inside."""
     wide = torch.promote_types(out.dtype, torch.float32)
     normed = F.rms_norm(out.to(wide), weight.shape, weight.to(wide), eps)
     return (normed * torch.sigmoid(gate.to(wide))).to(out.dtype)
@@ -91,36 +85,3 @@ def activated(
 def scaled_queries(q: Tensor, wide: torch.dtype) -> Tensor:
     """Unit queries times `d**-0.5`, heads before time, in dtype `wide`: `[M, T, h, d] -> [M, h, T, d]`."""
     return (unit_rows(q.to(wide)) * q.shape[-1] ** -0.5).transpose(1, 2)
-
-
-class ShortConvolution(nn.Module):
-    """`short_convolution` with its weight `[P, K]`: P channels, K taps, no bias. `[M, T, P] -> [M, T, P]`."""
-
-    def __init__(self, channels: int, taps: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(channels, taps) * 0.02)
-
-    def forward(self, rows: Tensor) -> Tensor:
-        """Convolve `rows [M, T, P]` over time and apply SiLU."""
-        return short_convolution(rows, self.weight)
-
-    def extra_repr(self) -> str:
-        """Channels and taps, shown by `print(model)`."""
-        return f"{self.weight.shape[0]}, taps={self.weight.shape[1]}"
-
-
-class GatedRMSNorm(nn.Module):
-    """`gated_norm` with its weight `[size]`: RMSNorm over each head times the sigmoid of a gate."""
-
-    def __init__(self, size: int, eps: float) -> None:
-        super().__init__()
-        self.eps = eps
-        self.weight = nn.Parameter(torch.ones(size))
-
-    def forward(self, out: Tensor, gate: Tensor) -> Tensor:
-        """Normalise `out [M, T, h, size]` and gate it by `gate`, the same shape."""
-        return gated_norm(out, gate, self.weight, self.eps)
-
-    def extra_repr(self) -> str:
-        """Size and epsilon, shown by `print(model)`."""
-        return f"{self.weight.shape[0]}, eps={self.eps}"

@@ -91,7 +91,7 @@ def concrete(node: fx.Node, keeps: bool) -> Any:
         return Kept() if keeps else NoMemory()
     if node.target == "view":
         live = torch.empty(LENGTHS.batch, LENGTHS.blocks * 16, dtype=torch.bool, device="meta")
-        return View(None, "eager", 0.0, live)
+        return View(None, "kda_block", 0.0, live)  # operations of attention are stood in for, those around kda are not
     pairs = (node.meta["dims"], node.meta["dtype"])
     shapes, dtypes = pairs if isinstance(pairs[1], tuple) else ((pairs[0],), (pairs[1],))
     made = tuple(

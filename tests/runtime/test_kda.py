@@ -11,11 +11,11 @@ from draftc.runtime.kda.block import decayed_products
 from draftc.runtime.kda.fla import launch_sizes
 from draftc.runtime.kda.math import (
     BlockSizeError,
+    convolve_rows,
     fold_blocks,
-    gated_norm,
+    gate_rows,
     log_decay,
     rounded,
-    short_convolution,
     unit_rows,
 )
 from draftc.runtime.kda.registry import KDA_BACKENDS
@@ -150,11 +150,11 @@ def test_the_convolution_is_causal_and_matches_its_vector() -> None:
     weight = torch.tensor([[0.1, -0.2, 0.3, 0.4]], dtype=torch.float64)
     rows = torch.tensor([1.0, 2, -1, 0.5], dtype=torch.float64).view(1, 4, 1)
     want = [0.239475064045, 0.825286116155, 0.0, -0.160524935955]
-    assert short_convolution(rows, weight).flatten().tolist() == pytest.approx(want, abs=1e-11)
-    assert short_convolution(rows, weight[:, 3:]).flatten().tolist() == pytest.approx(
+    assert convolve_rows(rows, weight).flatten().tolist() == pytest.approx(want, abs=1e-11)
+    assert convolve_rows(rows, weight[:, 3:]).flatten().tolist() == pytest.approx(
         torch.nn.functional.silu(0.4 * rows).flatten().tolist(), abs=1e-15
     )
-    assert torch.equal(short_convolution(rows[:, :2], weight), short_convolution(rows, weight)[:, :2])
+    assert torch.equal(convolve_rows(rows[:, :2], weight), convolve_rows(rows, weight)[:, :2])
 
 
 def test_the_gates_match_their_vectors() -> None:
@@ -169,7 +169,7 @@ def test_the_gates_match_their_vectors() -> None:
 
 def test_the_gated_norm_matches_its_vector() -> None:
     out, weight, gate = (torch.tensor(x, dtype=torch.float64) for x in ([1.0, 2], [1, 0.5], [0.3, -0.7]))
-    got = gated_norm(out, gate, weight.double(), 1e-5).tolist()
+    got = gate_rows(out, gate, weight.double(), 1e-5).tolist()
     assert got == pytest.approx([0.363308620976, 0.209856059377], abs=1e-11)
 
 
