@@ -5,7 +5,8 @@ kernel that moves the same bytes (the floor) and fla-core's `chunk_kda` where th
 median of replays of a CUDA graph, `call_ms` that of eager calls between two synchronisations, which is host time as
 well. Errors are norms of differences to the recurrence in float32, relative to the norms of its results.
 
-Layer: DeltaAttention at Qwen3-4B width, with everything around the core. Hybrid: 2 KDA (16 heads) and 3 GQA layers
+Layer: DeltaAttention at Qwen3-4B width, with everything around the core; and one short convolution and the gated norm
+on their own, by plain operations, by this project's kernels and by fla-core's. Hybrid: 2 KDA (16 heads) and 3 GQA layers
 against 5 GQA layers of Qwen3-4B size, one training step on 4,096 context rows and 512 blocks of 16.
 """
 
@@ -22,6 +23,7 @@ from draftc.compiler.passes.select import with_packages
 from draftc.compiler.program import Options
 from draftc.runtime.attention.kda_reset import DeltaAttention
 from draftc.runtime.kda import kda
+from draftc.runtime.kda.layer import gated_norm, short_convolution
 from draftc.runtime.kda.registry import KDA_BACKENDS
 from draftc.runtime.memory import NoMemory
 from draftc.runtime.request import BackendRequest
@@ -188,7 +190,67 @@ def layer() -> dict[str, Any]:
     """Forward and backward of the whole attention, by backend, eager and compiled."""
     module = DeltaAttention(HIDDEN, HEADS, WIDTH, 4, -5.0, False, 1e-6, 16).to("cuda", torch.bfloat16)
     rows = torch.randn(1, BLOCKS * 16, HIDDEN, device="cuda", dtype=torch.bfloat16, requires_grad=True)
-    return {backend: layer_times(module, rows, backend) for backend in able(16, -5.0)}
+    return {**layer_parts(), **{backend: layer_times(module, rows, backend) for backend in able(16, -5.0)}}
+
+
+def layer_parts() -> dict[str, Any]:
+    """Times of one short convolution of q, k or v, and of the gated norm, by who computes them."""
+    draw = lambda *shape: torch.randn(*shape, device="cuda").bfloat16().requires_grad_()  # noqa: E731
+    heads = (BLOCKS, 16, HEADS, WIDTH)
+    inputs = {"convolution": [draw(BLOCKS, 16, HEADS * WIDTH), draw(HEADS * WIDTH, 4)]}
+    inputs["gated norm"] = [draw(*heads), draw(*heads), draw(WIDTH)]
+    found = {
+        f"{part}, {form}": part_times(function, inputs[part])
+        for part, forms in part_forms().items()
+        for form, function in forms.items()
+    }
+    print("layer parts", found, flush=True)
+    return found
+
+
+def part_forms() -> dict[str, dict[str, Callable[..., Tensor]]]:
+    plain, kernels = view("kda_block"), view("kda_triton")
+    forms: dict[str, dict[str, Callable[..., Tensor]]] = {
+        "convolution": {
+            "plain": lambda rows, weight: short_convolution(rows, weight, plain),
+            "kernels": lambda rows, weight: short_convolution(rows, weight, kernels),
+        },
+        "gated norm": {
+            "plain": lambda out, gate, weight: gated_norm(out, gate, weight, 1e-6, plain),
+            "kernels": lambda out, gate, weight: gated_norm(out, gate, weight, 1e-6, kernels),
+        },
+    }
+    if fla_version() is not None:
+        from fla.modules.convolution import causal_conv1d
+        from fla.modules.fused_norm_gate import rms_norm_gated
+
+        forms["convolution"]["fla-core"] = lambda rows, weight: causal_conv1d(rows, weight, activation="silu")[0]
+        forms["gated norm"]["fla-core"] = lambda out, gate, weight: rms_norm_gated(
+            out, gate, weight, None, activation="sigmoid", eps=1e-6
+        )
+    return forms
+
+
+def part_times(function: Callable[..., Tensor], inputs: list[Tensor]) -> dict[str, Any]:
+    dout = torch.randn_like(inputs[0]).detach()
+
+    def forward() -> None:
+        with torch.no_grad():
+            function(*inputs)
+
+    def both() -> None:
+        torch.autograd.grad(function(*inputs), inputs, dout)
+
+    found: dict[str, Any] = {"forward_call_ms": call_ms(forward), "call_ms": call_ms(both)}
+    return found | {"forward_kernel_us": captured_us(forward), "kernel_us": captured_us(both)}
+
+
+def captured_us(step: Callable[[], object]) -> float | str:
+    """`kernel_us`, or why `step` cannot be recorded as a graph."""
+    try:
+        return kernel_us(step)
+    except RuntimeError as error:
+        return str(error).splitlines()[0]
 
 
 def layer_times(module: DeltaAttention, rows: Tensor, backend: str) -> dict[str, float]:
