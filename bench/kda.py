@@ -6,8 +6,8 @@ median of replays of a CUDA graph, `call_ms` that of eager calls between two syn
 well. Errors are norms of differences to the recurrence in float32, relative to the norms of its results.
 
 Layer: DeltaAttention at Qwen3-4B width, with everything around the core; and one short convolution and the gated norm
-on their own, by plain operations, by this project's kernels and by fla-core's. Hybrid: 2 KDA (16 heads) and 3 GQA layers
-against 5 GQA layers of Qwen3-4B size, one training step on 4,096 context rows and 512 blocks of 16.
+on their own, by plain operations, by this project's kernels and by fla-core's. Hybrid: 2 KDA (16 heads) and 3 GQA
+layers against 5 GQA layers of Qwen3-4B size, one training step on 4,096 context rows and 512 blocks of 16.
 """
 
 import statistics
