@@ -194,18 +194,21 @@ def layer() -> dict[str, Any]:
 
 
 def layer_parts() -> dict[str, Any]:
-    """Times of one short convolution of q, k or v, and of the gated norm, by who computes them."""
-    draw = lambda *shape: torch.randn(*shape, device="cuda").bfloat16().requires_grad_()  # noqa: E731
-    heads = (BLOCKS, 16, HEADS, WIDTH)
-    inputs = {"convolution": [draw(BLOCKS, 16, HEADS * WIDTH), draw(HEADS * WIDTH, 4)]}
-    inputs["gated norm"] = [draw(*heads), draw(*heads), draw(WIDTH)]
+    """Times of one short convolution of q, k or v, and of the gated norm, by who computes them: training, decoding."""
     found = {
-        f"{part}, {form}": part_times(function, inputs[part])
+        f"{part}, {blocks} blocks, {form}": part_times(function, part_inputs(part, blocks))
         for part, forms in part_forms().items()
+        for blocks in (BLOCKS, 1)
         for form, function in forms.items()
     }
     print("layer parts", found, flush=True)
     return found
+
+
+def part_inputs(part: str, blocks: int) -> list[Tensor]:
+    heads, channels = (blocks, 16, HEADS, WIDTH), HEADS * WIDTH
+    shapes = [(blocks, 16, channels), (channels, 4)] if part == "convolution" else [heads, heads, (WIDTH,)]
+    return [torch.randn(*shape, device="cuda").bfloat16().requires_grad_() for shape in shapes]
 
 
 def part_forms() -> dict[str, dict[str, Callable[..., Tensor]]]:
