@@ -62,10 +62,11 @@ def test_nothing_comes_of_nothing(interpreted, case):
     assert interpreted["empty"][case] == []
 
 
-@pytest.mark.parametrize("layer", ["DeltaAttention", "ScanDeltaAttention"])
+@pytest.mark.parametrize("layer", ["DeltaAttention", "ScanDeltaAttention", "compiled"])
 def test_a_layer_on_kernels_is_the_layer_on_plain_operations(interpreted, layer):
-    assert {"made", "block", "q_conv1d.weight", "o_norm.weight"} <= set(interpreted["layer"][layer])
-    assert not too_far(interpreted["layer"], 5e-6)
+    found = interpreted["layer"][layer]
+    assert {"made", "block", "q_conv1d.weight", "o_norm.weight"} <= set(found)
+    assert not too_far({layer: found}, 5e-6)
 
 
 def view(backend: str) -> View:
