@@ -2,49 +2,50 @@
 
 import os
 import sys
-import traceback
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
-from draftc.commands.capture import capture
-from draftc.commands.check import check
-from draftc.commands.compile import compile_layout
-from draftc.commands.explain import explain
 from draftc.commands.failure import CommandError
-from draftc.commands.generate import generate
-from draftc.commands.init import init
-from draftc.commands.inspect import inspect
-from draftc.commands.list import list_shipped
-from draftc.commands.schema import schema
-from draftc.commands.train import train
-from draftc.commands.verify import verify
+from draftc.commands.lazy import Commands
 
 INTERNAL = """error[DC900 internal-error]: {what}
   = note: this is a fault of draftc, not of your layout
   = help: report it with the layout and the output of DRAFTC_DEBUG=1 (draftc {version})
 """
 
+COMMANDS = {
+    "check": "check:check",
+    "compile": "compile:compile_layout",
+    "inspect": "inspect:inspect",
+    "verify": "verify:verify",
+    "generate": "generate:generate",
+    "train": "train:train",
+    "capture": "capture:capture",
+    "explain": "explain:explain",
+    "schema": "schema:schema",
+    "init": "init:init",
+    "list": "list:list_shipped",
+}
+
+
+class LazyGroup(TyperGroup):
+    """The commands of the table above, each imported when it is asked for."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = Commands(COMMANDS)
+
+
 app = typer.Typer(
     name="draftc",
+    cls=LazyGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="A compiler for draft models of speculative decoding.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for name, command in (
-    ("check", check),
-    ("compile", compile_layout),
-    ("inspect", inspect),
-    ("verify", verify),
-    ("generate", generate),
-    ("train", train),
-    ("capture", capture),
-    ("explain", explain),
-    ("schema", schema),
-    ("init", init),
-    ("list", list_shipped),
-):
-    app.command(name)(command)
 
 
 def version(show: bool) -> None:
@@ -72,6 +73,8 @@ def main() -> None:
         sys.exit(failure.exit_code)
     except Exception as fault:  # the one place that may: a fault of ours is reported as such, with a way to tell us
         if os.environ.get("DRAFTC_DEBUG"):
+            import traceback
+
             traceback.print_exc()
         from draftc import __version__
 
