@@ -41,7 +41,16 @@ def state_case() -> None:
     gpu_kinds.with_gradients(lambda *given: gpu_kinds.core(-5.0, "kda_fla", *given), inputs)
 
 
-CASES: tuple[Callable[[], None], ...] = (core_case, state_case)
+def part_case() -> None:
+    """What `kda.py` runs around the core."""
+    for part, forms in kda.part_forms().items():
+        for blocks in (kda.BLOCKS, 1):
+            inputs = kda.part_inputs(part, blocks)
+            out = forms["fla-core"](*inputs)
+            torch.autograd.grad(out, inputs, torch.randn_like(out).detach())
+
+
+CASES: tuple[Callable[[], None], ...] = (core_case, part_case, state_case)
 
 
 def work(number: int, count: int) -> None:
