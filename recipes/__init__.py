@@ -1,0 +1,1 @@
+"""Experiments with draftc that can be run again."""

@@ -1,0 +1,213 @@
+"""Train drafts of several kinds for SmolLM2-135M-Instruct on the same data and budget, and compare what they are worth.
+
+`python -m recipes.smollm2.experiment all WORK --target FOLDER --gguf-file FILE` does everything and goes on where it
+stopped: data of the target's own answers, one run for each variant and seed, several at a time, then measurements one
+at a time, then a report. Each part is a command as well.
+"""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+
+from draftc.loading import Source, load_target, load_tokenizer
+from recipes.smollm2.corpus import capture_states, spread_out, store_target, write_answers
+from recipes.smollm2.intervals import change
+from recipes.smollm2.learning import bundle_folder, learn, run_folder
+from recipes.smollm2.measuring import Bench, measure, open_bench
+from recipes.smollm2.prompts import held_out_prompts, training_prompts
+from recipes.smollm2.settings import BASELINE, CARD, FOLDER, TOY, TOY_VARIANT, VARIANTS, Budget, Variant
+
+BUDGETS = {"card": CARD, "toy": TOY}
+PRECISIONS = {"cuda": ("bf16", torch.bfloat16), "cpu": ("fp32", torch.float32)}
+PACKAGES = ("draftc", "torch", "transformers", "triton")
+
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
+Work = Annotated[Path, typer.Argument(help="Folder for data, runs and results.")]
+Device = Annotated[str, typer.Option(help="cuda or cpu.")]
+Size = Annotated[str, typer.Option("--budget", help="card or toy.")]
+Names = Annotated[list[str] | None, typer.Option("--variant", help="Variant, repeatable; all by default.")]
+Seeds = Annotated[list[int] | None, typer.Option("--seed", help="Seed, repeatable; 0 by default.")]
+
+
+def chosen(names: Iterable[str] | None) -> list[Variant]:
+    """The variants called `names`. Raises `typer.BadParameter` for one that does not exist."""
+    known = {variant.name: variant for variant in (*VARIANTS, TOY_VARIANT)}
+    wanted = list(names or (variant.name for variant in VARIANTS))
+    for name in wanted:
+        if name not in known:
+            raise typer.BadParameter(f"there is no variant {name}; there are {', '.join(known)}")
+    return [known[name] for name in wanted]
+
+
+@app.command()
+def data(work: Work, target: Path, gguf_file: str | None = None, device: Device = "cuda", size: Size = "card") -> None:
+    """Store the target, let it answer, and capture its states."""
+    budget, (precision, dtype) = BUDGETS[size], PRECISIONS[device]
+    work.mkdir(parents=True, exist_ok=True)
+    plain = work / "target"
+    if not (plain / "config.json").exists():
+        store_target(Source(str(target), gguf_file), plain)
+        say("target stored")
+    if not (work / "data.jsonl").exists():
+        model, words = load_target(Source(str(plain)), dtype, device), load_tokenizer(Source(str(plain)))
+        unfinished = work / "data.partial"
+        count = write_answers(model, words, spread_out(training_prompts(), budget.prompts), budget, unfinished)
+        unfinished.rename(work / "data.jsonl")
+        say(f"{count} tokens of answers")
+    say(f"{capture_states(work, device, precision)} rows captured")
+
+
+@app.command()
+def train(work: Work, variant: str, seed: int = 0, device: Device = "cuda", size: Size = "card") -> None:
+    """Train one variant."""
+    learn(work, chosen([variant])[0], seed, BUDGETS[size], device, PRECISIONS[device][0])
+
+
+def train_all(
+    work: Path, runs: Sequence[tuple[Variant, int]], parallel: int, device: str, size: str, seconds: float
+) -> None:
+    """Train `runs` in processes of their own, `parallel` at a time; what `seconds` cut off stays unfinished."""
+    waiting = [run for run in runs if not (bundle_folder(work, *run) / "config.json").exists()]
+    running: dict[tuple[Variant, int], subprocess.Popen[bytes]] = {}
+    began = told = time.perf_counter()
+    while waiting or running:
+        while waiting and len(running) < parallel:
+            run = waiting.pop(0)
+            running[run] = started(work, run, device, size)
+        time.sleep(0.2)
+        spent = time.perf_counter() - began
+        if spent > seconds:
+            for process in running.values():
+                process.kill()
+            say(f"out of time: {', '.join(run[0].name for run in (*running, *waiting))} not trained")
+            return
+        for run in [run for run, process in running.items() if process.poll() is not None]:
+            say(f"{run[0].name}, seed {run[1]}: exit {running.pop(run).returncode} after {spent:.0f} s")
+        if time.perf_counter() - told > 20 and running:
+            told = time.perf_counter()
+            say("; ".join(f"{run[0].name}: {last_line(run_folder(work, *run))}" for run in running))
+
+
+def started(work: Path, run: tuple[Variant, int], device: str, size: str) -> subprocess.Popen[bytes]:
+    """A process that trains one variant, its output in `log.txt` of its folder."""
+    folder = run_folder(work, *run)
+    folder.mkdir(parents=True, exist_ok=True)
+    words = ["train", str(work), run[0].name, "--seed", str(run[1]), "--device", device, "--budget", size]
+    with (folder / "log.txt").open("wb") as log:
+        command = [sys.executable, "-m", "recipes.smollm2.experiment", *words]
+        return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=FOLDER.parents[1])
+
+
+def last_line(folder: Path) -> str:
+    """What a run printed last."""
+    lines = (folder / "log.txt").read_text(errors="replace").replace("\r", "\n").split("\n")
+    return next((line.strip()[-70:] for line in reversed(lines) if line.strip()), "")
+
+
+def measured_file(work: Path, run: tuple[Variant, int]) -> Path:
+    """Where the measurements of a run are kept."""
+    return run_folder(work, *run) / "measured.json"
+
+
+def measure_all(work: Path, runs: Sequence[tuple[Variant, int]], device: str, size: str) -> None:
+    """Measure every trained run that is not measured yet, one at a time, and the target alone."""
+    budget, dtype = BUDGETS[size], PRECISIONS[device][1]
+    bench: Bench | None = None
+    for run in runs:
+        if measured_file(work, run).exists() or not (bundle_folder(work, *run) / "config.json").exists():
+            continue
+        if bench is None:
+            texts = spread_out(held_out_prompts(), budget.held_out)
+            bench = open_bench(work / "target", texts, budget, device, dtype)
+            (work / "plain.json").write_text(json.dumps(round(bench.plain_tokens_per_second, 1)))
+            say(f"plain decoding: {bench.plain_tokens_per_second:.1f} tokens a second")
+        found = measure(bench, bundle_folder(work, *run))
+        measured_file(work, run).write_text(json.dumps(found))
+        say(f"{run[0].name}, seed {run[1]}: { {name: each for name, each in found.items() if name != 'lengths'} }")
+
+
+@app.command()
+def report(work: Work, output: Path = FOLDER / "results.json", size: Size = "card", device: Device = "cuda") -> None:
+    """Join the measurements in WORK into one file of results and print a table."""
+    found = results(work, size, device)
+    output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    typer.echo(table(found))
+
+
+def results(work: Path, size: str, device: str) -> dict[str, Any]:
+    """Date, machine, budget and the numbers of every run, with its change against the baseline of the same seed."""
+    runs = {}
+    for file in sorted((work / "runs").glob("*/measured.json")):
+        runs[file.parent.name] = json.loads(file.read_text())
+    for name, run in runs.items():
+        seed = name.rpartition("-")[2]
+        against = runs.get(f"{BASELINE}-{seed}")
+        if against is not None and against is not run:
+            run["percent_against_gqa"] = change(run["lengths"], against["lengths"]).rounded(2)
+    for run in runs.values():
+        run["prompts"], run["rounds"] = len(run["lengths"]), sum(map(len, run["lengths"]))
+    shown = {name: {key: each for key, each in run.items() if key != "lengths"} for name, run in runs.items()}
+    return {
+        "date": datetime.now(UTC).date().isoformat(),
+        "machine": torch.cuda.get_device_name() if device == "cuda" else "cpu",
+        "versions": {package: version(package) for package in PACKAGES},
+        "budget": {name: getattr(BUDGETS[size], name) for name in Budget.__dataclass_fields__},
+        "plain_tokens_per_second": json.loads((work / "plain.json").read_text()),
+        "runs": shown,
+    }
+
+
+def table(found: dict[str, Any]) -> str:
+    """The runs as a table in Markdown."""
+    lines = [
+        "| run | parameters | acceptance length | against gqa | draft step | tokens/s | against plain |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, run in found["runs"].items():
+        value, low, high = run["acceptance_length"]
+        less = run.get("percent_against_gqa")
+        against = "" if less is None else f"{less[0]:+.1f}% ({less[1]:+.1f} to {less[2]:+.1f})"
+        lines.append(
+            f"| {name} | {run['parameters'] / 1e6:.1f} M | {value:.2f} ({low:.2f} to {high:.2f}) | {against} "
+            f"| {run['draft_step_ms']:.2f} ms | {run['tokens_per_second']:.0f} | {run['times_plain']:.2f}x |"
+        )
+    return "\n".join(lines)
+
+
+@app.command(name="all")
+def everything(
+    work: Work,
+    target: Path,
+    gguf_file: str | None = None,
+    device: Device = "cuda",
+    size: Size = "card",
+    variant: Names = None,
+    seed: Seeds = None,
+    parallel: Annotated[int, typer.Option(help="Runs that train at a time.")] = 1,
+    seconds: Annotated[float, typer.Option(help="Time for all training.")] = 86_400.0,
+    output: Path = FOLDER / "results.json",
+) -> None:
+    """Data, training, measurements, report."""
+    runs = [(each, number) for number in seed or [0] for each in chosen(variant)]
+    data(work, target, gguf_file, device, size)
+    train_all(work, runs, parallel, device, size, seconds)
+    measure_all(work, runs, device, size)
+    report(work, output, size, device)
+
+
+def say(what: str) -> None:
+    """Print a line of progress with the time."""
+    typer.echo(f"{datetime.now(UTC):%H:%M:%S} {what}")
+
+
+if __name__ == "__main__":
+    app()

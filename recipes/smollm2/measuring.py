@@ -1,0 +1,120 @@
+"""What a trained draft is worth: accepted tokens, time of a draft step, tokens a second, the target's own text."""
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from draftc.loading import Source, encoded, load_draft, load_target, load_tokenizer
+from draftc.runtime.generate import generate, start_decoding
+from recipes.smollm2.corpus import asked
+from recipes.smollm2.intervals import acceptance, survival
+from recipes.smollm2.settings import Budget
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A loaded target, its prompts, and what it says without a draft: in float32, and its speed in `dtype`."""
+
+    target: Any
+    exact_target: Any
+    words: Any
+    texts: tuple[str, ...]
+    budget: Budget
+    device: str
+    dtype: torch.dtype
+    greedy: tuple[tuple[int, ...], ...]
+    plain_tokens_per_second: float
+
+
+def open_bench(folder: Path, texts: Sequence[str], budget: Budget, device: str, dtype: torch.dtype) -> Bench:
+    """Load the target in `folder`, and let it answer alone."""
+    source = Source(str(folder))
+    words = load_tokenizer(source)
+    prompts = tuple(asked(words, text) for text in texts)
+    target, exact = load_target(source, dtype, device), load_target(source, torch.float32, device)
+    greedy = tuple(plain_text(exact, words, prompts[: budget.exact], budget, device))
+    began, count = time.perf_counter(), 0
+    for text in (prompts[0], *prompts[: budget.timed]):
+        if count == 0:
+            began = time.perf_counter()
+        count += len(plain_text(target, words, [text], budget, device)[0])
+    return Bench(target, exact, words, prompts, budget, device, dtype, greedy, count / (time.perf_counter() - began))
+
+
+def plain_text(target: Any, words: Any, texts: Sequence[str], budget: Budget, device: str) -> list[tuple[int, ...]]:
+    """The target's own greedy tokens after each of `texts`, without stopping."""
+    ids, mask = (value.to(device) for value in encoded(texts, words))
+    settings = {"max_new_tokens": budget.new_tokens, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    rows = target.generate(ids, attention_mask=mask.long(), **settings)
+    return [tuple(row) for row in rows[:, ids.shape[1] :].tolist()]
+
+
+def measure(bench: Bench, bundle: Path) -> dict[str, Any]:
+    """Everything about the draft in `bundle`, as plain numbers; `lengths` has every round of every prompt."""
+    draft = load_draft(bundle, bench.dtype, bench.device)
+    ids, mask = (value.to(bench.device) for value in encoded(bench.texts, bench.words))
+    whole = generate(draft, bench.target, ids, mask, max_new_tokens=bench.budget.new_tokens, stop_token_ids=())
+    lengths = [list(line) for line in whole.acceptance_lengths]
+    found: dict[str, Any] = {
+        "parameters": sum(parameter.numel() for parameter in draft.parameters()),
+        "acceptance_length": acceptance(lengths).rounded(),
+        "stood": [round(share, 3) for share in survival(lengths, draft.slots.drafted)],
+        **speed(bench, draft),
+        "greedy_text_is_the_targets": exact_text(bench, bundle),
+        "lengths": lengths,
+    }
+    return found
+
+
+def speed(bench: Bench, draft: Any) -> dict[str, Any]:
+    """Tokens a second on one prompt at a time, and the median time of a proposal, heads included."""
+    spans: list[float] = []
+    tokens, seconds = 0, 0.0
+    for number, text in enumerate((bench.texts[0], *bench.texts[: bench.budget.timed])):
+        ids, mask = (value.to(bench.device) for value in encoded([text], bench.words))
+        began = time.perf_counter()
+        run = start_decoding(draft, bench.target, ids, mask, max_new_tokens=bench.budget.new_tokens, stop_token_ids=())
+        run.drafter.propose = timed(run.drafter.propose, spans, bench.device)  # type: ignore[method-assign]
+        made = sum(len(each.tokens.get(0, ())) for each in run.rounds())
+        if number == 0:
+            spans.clear()
+            continue
+        tokens, seconds = tokens + made, seconds + time.perf_counter() - began
+    return {
+        "draft_step_ms": round(1e3 * statistics.median(spans), 3),
+        "tokens_per_second": round(tokens / seconds, 1),
+        "times_plain": round(tokens / seconds / bench.plain_tokens_per_second, 3),
+    }
+
+
+def timed(propose: Callable[..., Any], spans: list[float], device: str) -> Callable[..., Any]:
+    """`propose`, its seconds added to `spans`, the card waited for before and after."""
+
+    def run(*inputs: Any) -> Any:
+        synchronise(device)
+        began = time.perf_counter()
+        found = propose(*inputs)
+        synchronise(device)
+        spans.append(time.perf_counter() - began)
+        return found
+
+    return run
+
+
+def synchronise(device: str) -> None:
+    """Wait for the card, if it is one."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def exact_text(bench: Bench, bundle: Path) -> bool:
+    """Whether decoding in float32 gives the target's own greedy tokens."""
+    draft = load_draft(bundle, torch.float32, bench.device)
+    ids, mask = (value.to(bench.device) for value in encoded(bench.texts[: bench.budget.exact], bench.words))
+    found = generate(draft, bench.exact_target, ids, mask, max_new_tokens=bench.budget.new_tokens, stop_token_ids=())
+    return found.new_tokens == bench.greedy
