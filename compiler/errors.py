@@ -2,7 +2,14 @@
 
 from typing import ClassVar
 
-from draftc.spec.diagnostic import Code, Severity
+from draftc.spec.compiling_codes import (
+    BACKEND_REFUSES,
+    INTERNAL_ERROR,
+    SHAPE_MISMATCH,
+    UNKNOWN_OPTION,
+    UNTRACEABLE_FORWARD,
+)
+from draftc.spec.diagnostic import Code
 
 
 class CompileError(Exception):
@@ -24,28 +31,28 @@ class CompileError(Exception):
 class UntraceableError(CompileError):
     """A forward does something that a graph cannot hold."""
 
-    code = Code("DC401", "untraceable-forward", Severity.ERROR)
+    code = UNTRACEABLE_FORWARD
 
 
 class ShapeError(CompileError):
     """Two shapes of a graph do not fit."""
 
-    code = Code("DC402", "shape-mismatch", Severity.ERROR)
+    code = SHAPE_MISMATCH
 
 
 class BackendError(CompileError):
     """No backend runs a layer, or the one that was asked for refuses it."""
 
-    code = Code("DC404", "backend-refuses", Severity.ERROR)
+    code = BACKEND_REFUSES
 
 
 class UnknownNameError(CompileError):
     """An option names a pass, an optimisation level or a backend that does not exist."""
 
-    code = Code("DC405", "unknown-option", Severity.ERROR)
+    code = UNKNOWN_OPTION
 
 
 class InternalError(CompileError):
     """A fault of draftc itself, not of the layout."""
 
-    code = Code("DC901", "internal-error", Severity.ERROR)
+    code = INTERNAL_ERROR

@@ -17,7 +17,7 @@ from draftc.compiler.errors import CompileError, UnknownNameError
 from draftc.compiler.passes.select import BACKENDS
 from draftc.compiler.write import MANIFEST, BundleError, is_bundle
 from draftc.spec.check import check_text
-from draftc.spec.diagnostic import Code, Severity
+from draftc.spec.compiling_codes import BUNDLE_DOES_NOT_RUN
 from draftc.spec.layout import Layout
 
 RESOLVED = "layout.resolved.json"
@@ -29,7 +29,7 @@ FORWARD_ONLY_ON_CPU = ("flex",)
 class VerifyError(CompileError):
     """The bundle could not be run."""
 
-    code = Code("DC502", "bundle-does-not-run", Severity.ERROR)
+    code = BUNDLE_DOES_NOT_RUN
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from draftc.compiler.errors import CompileError
 from draftc.compiler.parameters import tensor_shapes
 from draftc.compiler.program import Program
 from draftc.compiler.write import WEIGHTS
-from draftc.spec.diagnostic import Code, Severity
+from draftc.spec.compiling_codes import WEIGHTS_DO_NOT_FIT
 
 RANDOM = "random"
 SEED = 0
@@ -29,7 +29,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 class WeightsError(CompileError):
     """Weights do not fit the layout, or cannot be read."""
 
-    code = Code("DC503", "weights-do-not-fit", Severity.ERROR)
+    code = WEIGHTS_DO_NOT_FIT
 
 
 def tensor_dtype(name: str, dtype: torch.dtype) -> torch.dtype:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from draftc.compiler.errors import CompileError
-from draftc.spec.diagnostic import Code, Severity
+from draftc.spec.compiling_codes import NOT_A_BUNDLE
 
 MANIFEST = "manifest.json"
 CONFIG = "config.json"
@@ -19,7 +19,7 @@ WEIGHTS = "model.safetensors"
 class BundleError(CompileError):
     """A folder cannot be written or read as a bundle."""
 
-    code = Code("DC501", "not-a-bundle", Severity.ERROR)
+    code = NOT_A_BUNDLE
 
 
 def write_folder(

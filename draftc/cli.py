@@ -10,7 +10,7 @@ from typer.core import TyperGroup
 from draftc.commands.failure import CommandError
 from draftc.commands.lazy import Commands
 
-INTERNAL = """error[DC900 internal-error]: {what}
+INTERNAL = """error[{code}]: {what}
   = note: this is a fault of draftc, not of your layout
   = help: report it with the layout and the output of DRAFTC_DEBUG=1 (draftc {version})
 """
@@ -76,10 +76,18 @@ def main() -> None:
             import traceback
 
             traceback.print_exc()
-        from draftc import __version__
-
-        typer.echo(INTERNAL.format(what=f"{type(fault).__name__}: {fault}", version=__version__), err=True, nl=False)
+        typer.echo(fault_report(fault), err=True, nl=False)
         sys.exit(2)
+
+
+def fault_report(fault: Exception) -> str:
+    """Say what is wrong with draftc, in the form of a diagnostic."""
+    from draftc import __version__
+    from draftc.compiler.errors import InternalError
+    from draftc.spec.compiling_codes import INTERNAL_ERROR
+
+    what = fault.message if isinstance(fault, InternalError) else f"{type(fault).__name__}: {fault}"
+    return INTERNAL.format(code=INTERNAL_ERROR, what=what, version=__version__)
 
 
 if __name__ == "__main__":

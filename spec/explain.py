@@ -7,13 +7,14 @@ from functools import cache
 from importlib.resources import files
 
 from draftc.spec.codes import READING_CODES, SHAPE_CODES
+from draftc.spec.compiling_codes import COMPILING_CODES
 from draftc.spec.diagnostic import Code
 from draftc.spec.resolution_codes import RESOLUTION_CODES
 from draftc.spec.rules import RULES, dc132_allow_unused
 from draftc.spec.suggest import nearest
 
 NEAR = 75.0  # names of codes are long and are remembered by parts, so less alike is near enough
-EXAMPLE = re.compile(r"^```yaml (bad|good)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+EXAMPLE = re.compile(r"^```([a-z]+) (bad|good)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 class UnknownCodeError(LookupError):
@@ -29,8 +30,9 @@ class UnknownCodeError(LookupError):
 class Page:
     """The explanation of one code.
 
-    `text` is Markdown. An example with a `draftc` key is a whole layout, any other a change to the base layout; the
-    text of a page with changes ends with how they read.
+    `text` is Markdown. A layout among its examples is whole if it has a `draftc` key, and else a change to the base
+    layout; the text of a page with changes ends with how they read. What no layout shows, commands (`console`) or a
+    module (`python`) do.
     """
 
     code: Code
@@ -38,21 +40,22 @@ class Page:
 
     @property
     def bad(self) -> tuple[str, ...]:
-        """The examples that give the code."""
-        return self._examples("bad")
+        """The layouts that give the code."""
+        return self.examples("bad")
 
     @property
     def good(self) -> tuple[str, ...]:
-        """The examples that do not give it."""
-        return self._examples("good")
+        """The layouts that do not give it."""
+        return self.examples("good")
 
     @property
     def has_changes(self) -> bool:
         """Whether some example is a change, so that a reader needs the base layout."""
         return any(is_change(example) for example in (*self.bad, *self.good))
 
-    def _examples(self, word: str) -> tuple[str, ...]:
-        return tuple(body for kind, body in EXAMPLE.findall(self.text) if kind == word)
+    def examples(self, word: str, language: str = "yaml") -> tuple[str, ...]:
+        """The `bad` or the `good` examples in a language: `yaml`, `console` or `python`."""
+        return tuple(body for found, kind, body in EXAMPLE.findall(self.text) if (found, kind) == (language, word))
 
 
 def is_change(example: str) -> bool:
@@ -80,15 +83,15 @@ def changes() -> str:
 
 @cache
 def catalogue() -> tuple[Code, ...]:
-    """Return every code of the language, in the order of their numbers."""
+    """Return every code, in the order of their numbers: those of the language, of compiling and of bundles."""
     rules = (*(rule.CODE for rule in RULES), dc132_allow_unused.CODE)
-    codes = (*READING_CODES, *SHAPE_CODES, *RESOLUTION_CODES, *rules)
+    codes = (*READING_CODES, *SHAPE_CODES, *RESOLUTION_CODES, *rules, *COMPILING_CODES)
     return tuple(sorted(codes, key=lambda code: code.number))
 
 
 @cache
 def known_codes() -> Mapping[str, Code]:
-    """Return every code of the language by its number."""
+    """Return every code by its number."""
     return {code.number: code for code in catalogue()}
 
 

@@ -3,7 +3,7 @@
 The tables are data: by the kind of mapping in which a word is met (`""`: in any), the word and its answer.
 """
 
-_IMPORT = "this is a word of config.json files; `draftc import` reads those"
+_CONFIG = "this is a word of config.json files; `draftc init` writes a layout to start from"
 _LAYERS = "`layers` and `attentions` say it"
 _TARGET = "it is a fact of the target: a field of `target`"
 _ATTENTION = "it is a key of an attention; write it below `attentions`"
@@ -21,8 +21,8 @@ def _all(answer: str, *words: str) -> dict[str, str]:
 
 
 _ANYWHERE = {
-    **_all(_IMPORT, "dflash_config", "architectures", "model_type", "auto_map", "transformers_version"),
-    **_all(_IMPORT, "transformer_layer_config", "speculators_config", "speculators_model_type", "eagle_config"),
+    **_all(_CONFIG, "dflash_config", "architectures", "model_type", "auto_map", "transformers_version"),
+    **_all(_CONFIG, "transformer_layer_config", "speculators_config", "speculators_model_type", "eagle_config"),
     **_all(_LAYERS, "num_hidden_layers", "layer_types", "attention_mode", "attention_modes", "use_sliding_window"),
     **_all(_LAYERS, "max_window_layers", "kda_layers", "full_attn_layers"),
     **_all(_TARGET, "num_target_layers", "target_num_hidden_layers", "target_hidden_size", "target_vocab_size"),

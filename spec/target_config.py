@@ -80,7 +80,7 @@ def read_config(node: Scalar, folder: Path | None) -> ConfigRead:
         return ConfigRead(diagnostics=(_said(TARGET_CONFIG_UNREADABLE, stated, str(problem), node.span, hint),))
     sign = _sign_of_draft(config)
     if sign:
-        hint = "name the config of the model that the draft serves; `draftc import` reads drafts"
+        hint = "name the config of the model that the draft serves"
         return ConfigRead(diagnostics=(_said(TARGET_CONFIG_IS_A_DRAFT, stated, sign, node.span, hint),))
     return _collect(config, stated, node.span)
 

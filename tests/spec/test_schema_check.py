@@ -151,7 +151,7 @@ def test_reserved_words_stand_alone() -> None:
         ("rope_theta: 10000\n", "rope"),
         ("markov_rank: 256\n", "dspark"),
         ("aux_hidden_state_layer_ids: [2]\n", "lower by one"),
-        ("dflash_config: {}\n", "draftc import"),
+        ("dflash_config: {}\n", "draftc init"),
         ("learning_rate: 1e-4\n", "draftc train"),
     ],
 )
