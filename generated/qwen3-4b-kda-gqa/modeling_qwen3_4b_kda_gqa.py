@@ -274,39 +274,64 @@ def kda_recurrent(
         return torch.stack(out, dim=1).to(v.dtype)
 
 
-def doubled(matrix: Tensor, left: Tensor, k: Tensor, summed: Tensor) -> Tensor:
+Level = tuple[Tensor, Tensor]
+
+
+def decays(g: Tensor) -> tuple[list[Level], Tensor, Tensor]:
+    """The decays between rows, from the logarithm of the decay of each, `g [..., T, d]`, at most 0.
+
+    For every doubling of n segments with halves of s rows: from the border to each row of the upper halves, and from
+    each row of the lower halves to the border, `[..., n, s, d]` each. Then two logarithms over all rows, `[..., T, d]`:
+    from the start to each row, itself included, and from each row, itself left out, to the end.
+    """
+    rows = g.shape[-2]
+    levels: list[Level] = []
+    before = F.pad(g, (0, 0, 0, (1 << (rows - 1).bit_length()) - rows)).unsqueeze(-2)
+    after = torch.zeros_like(before)
+    while before.shape[-3] > 1:
+        (lower, upper), (left, right) = (x.unflatten(-3, (-1, 2)).unbind(-3) for x in (before, after))
+        levels.append((upper.exp(), left.exp()))
+        before = torch.cat([lower, upper + lower[..., -1:, :]], dim=-2)
+        after = torch.cat([left + upper[..., -1:, :], right], dim=-2)
+    return levels, before[..., 0, :rows, :], after[..., 0, :rows, :]
+
+
+def remembered(rows: Tensor, before: Tensor, state: Tensor) -> Tensor:
+    """(rows e^before) S: what `rows [M, h, T, d]` read of the `state [M, h, d, d]` from before the block."""
+    return (rows * before.exp()) @ state
+
+
+def doubled(matrix: Tensor, later: Tensor, earlier: Tensor) -> Tensor:
     """One doubling of `decayed_products`: `matrix [..., 2n, s, s]` of the halves -> `[..., n, 2s, 2s]`.
 
-    The others are `[..., n, 2, s, d]`: n segments, each in a lower and an upper half of s rows.
+    `later` and `earlier`, `[..., n, s, d]`, are the decayed rows of the upper and of the lower halves.
     """
     lower, upper = matrix.unflatten(-3, (-1, 2)).unbind(-3)
-    border = summed[..., 0, -1:, :]
-    later = left[..., 1, :, :] * (summed[..., 1, :, :] - border).exp()
-    earlier = k[..., 0, :, :] * (border - summed[..., 0, :, :]).exp()
     top = torch.cat([lower, torch.zeros_like(lower)], dim=-1)
     return torch.cat([top, torch.cat([later @ earlier.transpose(-1, -2), upper], dim=-1)], dim=-2)
 
 
-def decayed_products(left: Tensor, k: Tensor, summed: Tensor) -> Tensor:
-    """Strict lower triangle of left_i·(k_j e^(G_i - G_j)); `left`, `k`, `summed` (G) `[..., T, d]` -> `[..., T, T]`.
+def decayed_products(left: Tensor, k: Tensor, levels: list[Level]) -> Tensor:
+    """Strict lower triangle of left_i·(k_j e^(G_i - G_j)); `left`, `k` `[..., T, d]`, `levels` of `decays`.
 
-    G falls along T; no exponent is above 0 on the way.
+    Returns `[..., T, T]`.
     """
     rows = k.shape[-2]
-    padded = 1 << (rows - 1).bit_length()
-    left, k = (F.pad(x, (0, 0, 0, padded - rows)) for x in (left, k))
-    summed = torch.cat([summed, summed[..., -1:, :].expand(*summed.shape[:-2], padded - rows, -1)], dim=-2)
+    left, k = (F.pad(x, (0, 0, 0, (1 << len(levels)) - rows)) for x in (left, k))
     matrix = left.new_zeros(*left.shape[:-1], 1, 1)
-    for half in (1 << level for level in range(padded.bit_length() - 1)):
-        matrix = doubled(matrix, *(x.unflatten(-2, (-1, 2, half)) for x in (left, k, summed)))
+    for level, (upper, lower) in enumerate(levels):
+        later, earlier = (x.unflatten(-2, (-1, 2, 1 << level)) for x in (left, k))
+        matrix = doubled(matrix, later[..., 1, :, :] * upper, earlier[..., 0, :, :] * lower)
     return matrix[..., 0, :rows, :rows]
 
 
-def corrections(state: Tensor | None, k: Tensor, v: Tensor, summed: Tensor, strength: Tensor) -> Tensor:
-    """U, what every row adds along its key: activated rows `[M, h, T, d]`, `strength [M, h, T]` -> `[M, h, T, d]`."""
+def corrections(k: Tensor, wanted: Tensor, strength: Tensor, levels: list[Level]) -> Tensor:
+    """U, what every row adds along its key, from activated rows `[M, h, T, d]` and `strength [M, h, T]`.
+
+    `wanted`, `[M, h, T, d]`, is the value of each row less what its key recalls from the state before the block.
+    """
     beta = strength.unsqueeze(-1)
-    wanted = v if state is None else v - (k * summed.exp()) @ state
-    system = beta * decayed_products(k, k, summed)
+    system = beta * decayed_products(k, k, levels)
     return torch.linalg.solve_triangular(system, beta * wanted, upper=False, unitriangular=True)
 
 
@@ -326,13 +351,14 @@ def kda_block(
     with torch.autocast(q.device.type, enabled=False):
         keys, values, g, strength = activated(k, v, decay, beta, A_log, dt_bias, lower_bound)
         queries = scaled_queries(q, g.dtype)
-        summed = g.cumsum(2)
+        levels, before, _ = decays(g)
         start = None if state is None else state.to(g.dtype)
-        added = corrections(start, keys, values, summed, strength)
-        seen = decayed_products(queries, keys, summed)
+        wanted = values if start is None else values - remembered(keys, before, start)
+        added = corrections(keys, wanted, strength, levels)
+        seen = decayed_products(queries, keys, levels)
         out = seen @ added + (queries * keys).sum(-1, keepdim=True) * added
         if start is not None:
-            out = out + (queries * summed.exp()) @ start
+            out = out + remembered(queries, before, start)
         return out.transpose(1, 2).to(v.dtype)
 
 
