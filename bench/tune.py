@@ -19,12 +19,15 @@ PROCESSES = 14
 
 
 def take_share(number: int, count: int) -> None:
-    """Let autotuners of this process try every `count`-th of their candidates, the first of them `number`."""
+    """Let autotuners of this process try every `count`-th of their candidates, the first of them `number`.
+
+    The first candidates are tried as well: what is alone is not timed but run, and some ask for more than a card has.
+    """
     prune = Autotuner.prune_configs
 
     def share(self: Autotuner, kwargs: Mapping[str, Any]) -> list[Any]:
         configs = prune(self, kwargs)
-        return configs[number % len(configs) :: count]
+        return list(dict.fromkeys([*configs[number % len(configs) :: count], *configs[:2]]))
 
     Autotuner.prune_configs = share
 
