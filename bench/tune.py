@@ -53,7 +53,16 @@ def part_case() -> None:
             torch.autograd.grad(out, inputs, torch.randn_like(out).detach())
 
 
-CASES: tuple[Callable[[], None], ...] = (core_case, part_case, state_case)
+def before_anchors_case() -> None:
+    """What `gpu_kinds.py` runs before anchors."""
+    rows = gpu_kinds.CARD.cached // 2
+    sizes = gpu_kinds.Sizes(2, rows, gpu_kinds.CARD.heads, gpu_kinds.CARD.width, gpu_kinds.CARD.cached)
+    inputs = gpu_kinds.kda_inputs(sizes, True, torch.float32, "cuda")
+    anchors = torch.randint(0, rows + 1, (2, 16), device="cuda")
+    gpu_kinds.with_gradients(lambda *given: gpu_kinds.states(-5.0, anchors, "kda_fla", *given), inputs)
+
+
+CASES: tuple[Callable[[], None], ...] = (core_case, state_case, before_anchors_case, part_case)
 
 
 def work(number: int, count: int) -> None:

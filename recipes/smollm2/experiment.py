@@ -1,6 +1,6 @@
 """Train drafts of several kinds for SmolLM2-135M-Instruct on the same data and budget, and compare what they are worth.
 
-`python -m recipes.smollm2.experiment all WORK --target FOLDER --gguf-file FILE` does everything and goes on where it
+`python -m recipes.smollm2.experiment all WORK TARGET --gguf-file FILE` does everything and goes on where it
 stopped: data of the target's own answers, one run for each variant and seed, several at a time, then measurements one
 at a time, then a report. Each part is a command as well.
 """
@@ -9,15 +9,16 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
 import typer
 
+from draftc import __version__
 from draftc.loading import Source, load_target, load_tokenizer
 from recipes.smollm2.corpus import capture_states, spread_out, store_target, write_answers
 from recipes.smollm2.intervals import change
@@ -28,7 +29,7 @@ from recipes.smollm2.settings import BASELINE, CARD, FOLDER, TOY, TOY_VARIANT, V
 
 BUDGETS = {"card": CARD, "toy": TOY}
 PRECISIONS = {"cuda": ("bf16", torch.bfloat16), "cpu": ("fp32", torch.float32)}
-PACKAGES = ("draftc", "torch", "transformers", "triton")
+PACKAGES = ("torch", "transformers", "triton", "safetensors")
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 Work = Annotated[Path, typer.Argument(help="Folder for data, runs and results.")]
@@ -36,6 +37,10 @@ Device = Annotated[str, typer.Option(help="cuda or cpu.")]
 Size = Annotated[str, typer.Option("--budget", help="card or toy.")]
 Names = Annotated[list[str] | None, typer.Option("--variant", help="Variant, repeatable; all by default.")]
 Seeds = Annotated[list[int] | None, typer.Option("--seed", help="Seed, repeatable; 0 by default.")]
+Parallel = Annotated[int, typer.Option(help="Runs that train at a time.")]
+Seconds = Annotated[float, typer.Option(help="Time for all training; what it cuts off stays unfinished.")]
+Output = Annotated[Path, typer.Option(help="File of the results.")]
+RESULTS = FOLDER / "results.json"
 
 
 def chosen(names: Iterable[str] | None) -> list[Variant]:
@@ -70,6 +75,39 @@ def data(work: Work, target: Path, gguf_file: str | None = None, device: Device 
 def train(work: Work, variant: str, seed: int = 0, device: Device = "cuda", size: Size = "card") -> None:
     """Train one variant."""
     learn(work, chosen([variant])[0], seed, BUDGETS[size], device, PRECISIONS[device][0])
+
+
+@app.command()
+def runs(
+    work: Work,
+    variant: Names = None,
+    seed: Seeds = None,
+    parallel: Parallel = 1,
+    seconds: Seconds = 86_400.0,
+    device: Device = "cuda",
+    size: Size = "card",
+) -> None:
+    """Train variants and seeds, several at a time."""
+    train_all(work, pairs(variant, seed), parallel, device, size, seconds)
+
+
+@app.command()
+def measurements(
+    work: Work,
+    output: Output = RESULTS,
+    variant: Names = None,
+    seed: Seeds = None,
+    device: Device = "cuda",
+    size: Size = "card",
+) -> None:
+    """Measure trained variants, one at a time, and report after each."""
+    for _ in measure_all(work, pairs(variant, seed), device, size):
+        write_report(work, output, size, device)
+
+
+def pairs(names: Iterable[str] | None, seeds: Iterable[int] | None) -> list[tuple[Variant, int]]:
+    """Every variant with every seed, the first seed of all first."""
+    return [(variant, seed) for seed in seeds or [0] for variant in chosen(names)]
 
 
 def train_all(
@@ -118,8 +156,8 @@ def measured_file(work: Path, run: tuple[Variant, int]) -> Path:
     return run_folder(work, *run) / "measured.json"
 
 
-def measure_all(work: Path, runs: Sequence[tuple[Variant, int]], device: str, size: str) -> None:
-    """Measure every trained run that is not measured yet, one at a time, and the target alone."""
+def measure_all(work: Path, runs: Sequence[tuple[Variant, int]], device: str, size: str) -> Iterator[str]:
+    """Measure every trained run that is not measured yet, and the target alone; name each when it is done."""
     budget, dtype = BUDGETS[size], PRECISIONS[device][1]
     bench: Bench | None = None
     for run in runs:
@@ -132,15 +170,21 @@ def measure_all(work: Path, runs: Sequence[tuple[Variant, int]], device: str, si
             say(f"plain decoding: {bench.plain_tokens_per_second:.1f} tokens a second")
         found = measure(bench, bundle_folder(work, *run))
         measured_file(work, run).write_text(json.dumps(found))
-        say(f"{run[0].name}, seed {run[1]}: { {name: each for name, each in found.items() if name != 'lengths'} }")
+        say(f"{run[0].name}, seed {run[1]}: acceptance {found['acceptance_length']}, {found['times_plain']}x")
+        yield run[0].name
 
 
 @app.command()
-def report(work: Work, output: Path = FOLDER / "results.json", size: Size = "card", device: Device = "cuda") -> None:
+def report(work: Work, output: Output = RESULTS, size: Size = "card", device: Device = "cuda") -> None:
     """Join the measurements in WORK into one file of results and print a table."""
+    typer.echo(table(write_report(work, output, size, device)))
+
+
+def write_report(work: Path, output: Path, size: str, device: str) -> dict[str, Any]:
+    """Write what is measured so far to `output`, and return it."""
     found = results(work, size, device)
     output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    typer.echo(table(found))
+    return found
 
 
 def results(work: Path, size: str, device: str) -> dict[str, Any]:
@@ -159,11 +203,22 @@ def results(work: Path, size: str, device: str) -> dict[str, Any]:
     return {
         "date": datetime.now(UTC).date().isoformat(),
         "machine": torch.cuda.get_device_name() if device == "cuda" else "cpu",
-        "versions": {package: version(package) for package in PACKAGES},
+        "versions": {"draftc": __version__, **versions()},
         "budget": {name: getattr(BUDGETS[size], name) for name in Budget.__dataclass_fields__},
         "plain_tokens_per_second": json.loads((work / "plain.json").read_text()),
         "runs": shown,
     }
+
+
+def versions() -> dict[str, str]:
+    """Versions of the packages that matter here, as far as they are installed."""
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
 
 
 def table(found: dict[str, Any]) -> str:
@@ -192,15 +247,14 @@ def everything(
     size: Size = "card",
     variant: Names = None,
     seed: Seeds = None,
-    parallel: Annotated[int, typer.Option(help="Runs that train at a time.")] = 1,
-    seconds: Annotated[float, typer.Option(help="Time for all training.")] = 86_400.0,
-    output: Path = FOLDER / "results.json",
+    parallel: Parallel = 1,
+    seconds: Seconds = 86_400.0,
+    output: Output = RESULTS,
 ) -> None:
     """Data, training, measurements, report."""
-    runs = [(each, number) for number in seed or [0] for each in chosen(variant)]
     data(work, target, gguf_file, device, size)
-    train_all(work, runs, parallel, device, size, seconds)
-    measure_all(work, runs, device, size)
+    runs(work, variant, seed, parallel, seconds, device, size)
+    measurements(work, output, variant, seed, device, size)
     report(work, output, size, device)
 
 

@@ -60,6 +60,6 @@ CARD = Budget(
     held_out=160, timed=6, exact=8, new_tokens=96, sampled_at_once=1840,
 )  # fmt: skip
 TOY = Budget(
-    prompts=64, samples=1, answer=48, temperature=0.0, steps=400, batch_size=8, num_anchors=16, learning_rate=1e-3,
-    held_out=8, timed=2, exact=2, new_tokens=40, sampled_at_once=16,
+    prompts=256, samples=1, answer=64, temperature=0.0, steps=800, batch_size=8, num_anchors=24, learning_rate=2e-3,
+    held_out=16, timed=2, exact=2, new_tokens=40, sampled_at_once=64,
 )  # fmt: skip
