@@ -56,7 +56,7 @@ class Budget:
 
 
 CARD = Budget(
-    prompts=1840, samples=2, answer=192, temperature=0.7, steps=700, batch_size=32, num_anchors=32, learning_rate=1e-3,
+    prompts=1840, samples=2, answer=192, temperature=0.7, steps=600, batch_size=32, num_anchors=32, learning_rate=1e-3,
     held_out=160, timed=6, exact=8, new_tokens=96, sampled_at_once=1840,
 )  # fmt: skip
 TOY = Budget(
