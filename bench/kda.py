@@ -8,6 +8,9 @@ well. Errors are norms of differences to the recurrence in float32, relative to 
 Layer: DeltaAttention at Qwen3-4B width, with everything around the core; and one short convolution and the gated norm
 on their own, by plain operations, by this project's kernels and by fla-core's. Hybrid: 2 KDA (16 heads) and 3 GQA
 layers against 5 GQA layers of Qwen3-4B size, one training step on 4,096 context rows and 512 blocks of 16.
+
+Scan: the states before 512 sorted anchors in 4,096 context rows, 16 heads, by every backend that finds them in its own
+way; errors on 1,024 rows with 64 anchors and 4 heads.
 """
 
 import statistics
@@ -22,9 +25,10 @@ import draftc
 from draftc.compiler.passes.select import with_packages
 from draftc.compiler.program import Options
 from draftc.runtime.attention.kda_reset import DeltaAttention
-from draftc.runtime.kda import kda
+from draftc.runtime.kda import kda, kda_states
 from draftc.runtime.kda.layer import gated_norm, short_convolution
 from draftc.runtime.kda.registry import KDA_BACKENDS
+from draftc.runtime.kda.states import ScanPlan, plan_states
 from draftc.runtime.memory import NoMemory
 from draftc.runtime.request import BackendRequest
 from draftc.runtime.visibility import View
@@ -33,6 +37,8 @@ BLOCKS, HEADS, WIDTH, HIDDEN, CONTEXT = 512, 32, 128, 2560, 4096
 BOUNDS = {"bounded": -5.0, "unbounded": None}
 KERNELS = ("kda_gluon", "kda_triton")
 NAMES = ("out", "q", "k", "v", "decay", "beta", "A_log", "dt_bias")
+SCANS = ("kda_triton", "kda_fla", "kda_block")
+STATE_NAMES = ("states", *NAMES[2:], "state")
 
 
 def view(backend: str) -> View:
@@ -312,12 +318,76 @@ def hybrid() -> dict[str, Any]:
     return found
 
 
+def scan_case(context: int, anchors: int, heads: int) -> tuple[list[Tensor], ScanPlan]:
+    """Leaves that `kda_states` takes, a state among them, and the plan for sorted random anchors."""
+    _, *rows = core_inputs(context, 1, heads)
+    state = torch.randn(1, heads, WIDTH, WIDTH, device="cuda").requires_grad_()
+    drawn = torch.randperm(context - 1)[:anchors].sort().values
+    return [*rows, state], plan_states([drawn.tolist()], context, state.device)
+
+
+def scanned(backend: str, inputs: list[Tensor], plan: ScanPlan, bound: float | None) -> Tensor:
+    return kda_states(*inputs, plan.entries[None], View(None, backend, 0.0, None, plan), bound)
+
+
+def scan_both_ways(
+    backend: str, inputs: list[Tensor], plan: ScanPlan, bound: float | None, dstates: Tensor
+) -> tuple[Tensor, ...]:
+    states = scanned(backend, inputs, plan, bound)
+    return states, *torch.autograd.grad(states, inputs, dstates)
+
+
+def scan_errors(backend: str, bound: float | None) -> dict[str, float]:
+    """Errors of the states and of every gradient."""
+    inputs, plan = scan_case(1024, 64, 4)
+    exact = [x.detach().float().requires_grad_() for x in inputs[:4]]
+    exact += [x.detach().bfloat16().float().requires_grad_() for x in inputs[4:6]]
+    exact.append(inputs[6].detach().requires_grad_())
+    dstates = torch.randn(64, *inputs[6].shape[1:], device=inputs[6].device)
+    want, got = (scan_both_ways(*each, plan, bound, dstates) for each in (("kda_recurrent", exact), (backend, inputs)))
+    return {
+        n: float(f"{((a.float() - b).norm() / b.norm()).item():.1e}")
+        for n, a, b in zip(STATE_NAMES, got, want, strict=True)
+    }
+
+
+def scan_times(backend: str, bound: float | None) -> dict[str, float]:
+    """Milliseconds of eager calls, and the memory that one forward and backward adds at its peak."""
+    inputs, plan = scan_case(CONTEXT, BLOCKS, 16)
+    dstates = torch.randn(BLOCKS, *inputs[6].shape[1:], device=inputs[6].device)
+
+    def forward() -> None:
+        with torch.no_grad():
+            scanned(backend, inputs, plan, bound)
+
+    def both() -> None:
+        scan_both_ways(backend, inputs, plan, bound, dstates)
+
+    found = {"forward_call_ms": call_ms(forward, 5), "call_ms": call_ms(both, 5)}
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    both()
+    return found | {"peak_gib": round((torch.cuda.max_memory_allocated() - before) / 2**30, 2)}
+
+
+def scan() -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, bound in BOUNDS.items():
+        for backend in SCANS:
+            if backend in able(16, bound):
+                case = {"errors": scan_errors(backend, bound), **scan_times(backend, bound)}
+                found[f"{name}, {backend}"] = case
+                print("scan", name, backend, case, flush=True)
+    return found
+
+
 SECTIONS = {
     "core": core,
     "lengths": other_lengths,
     "correlated keys": correlated_keys,
     "layer": layer,
     "hybrid": hybrid,
+    "scan": scan,
 }
 
 
