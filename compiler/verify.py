@@ -18,9 +18,11 @@ from draftc.compiler.passes.select import BACKENDS
 from draftc.compiler.write import MANIFEST, BundleError, is_bundle
 from draftc.spec.check import check_text
 from draftc.spec.compiling_codes import BUNDLE_DOES_NOT_RUN
+from draftc.spec.diagnostic import LayoutError
 from draftc.spec.layout import Layout
 
 RESOLVED = "layout.resolved.json"
+AGAIN = "`draftc compile` writes the files of a bundle anew"
 # Largest difference, relative to the largest reference entry, between two orders of summation in that dtype.
 TOLERANCE = {"float64": 1e-10, "float32": 2e-5, "float16": 2e-2, "bfloat16": 1e-1}
 FORWARD_ONLY_ON_CPU = ("flex",)
@@ -108,8 +110,11 @@ def layout_of(folder: Path) -> Layout:
     """Return the layout of a bundle from its resolved form; raises BundleError when `folder` is no bundle."""
     if not is_bundle(folder) or not (folder / RESOLVED).is_file():
         raise BundleError(f"{folder} is no bundle: it has no {MANIFEST} with {RESOLVED}", help="compile a layout first")
-    text = (folder / RESOLVED).read_text(encoding="utf-8")
-    return check_text(text, str(folder / RESOLVED), folder).require()
+    report = check_text((folder / RESOLVED).read_bytes(), str(folder / RESOLVED), folder)
+    try:
+        return report.require()
+    except LayoutError as error:
+        raise BundleError(f"the layout of {folder} is broken", notes=(str(error),), help=AGAIN) from None
 
 
 def first_of_each(layout: Layout) -> list[int]:
@@ -155,7 +160,7 @@ def bundle_run(
         if ran.returncode:
             last = ran.stderr.strip().splitlines()[-1:] or ["it said nothing"]
             said = [line for line in ran.stderr.splitlines() if line.strip(" ^~")]
-            raise VerifyError(f"the bundle in {folder.name} fails: {last[0]}", notes=tuple(said[-9:-1]))
+            raise VerifyError(f"the bundle in {folder.name} fails: {last[0]}", notes=tuple(said[-9:-1]), help=AGAIN)
         return load_file(result)
 
 

@@ -72,10 +72,7 @@ def write_from_file(path: Path, program: Program, folder: Path) -> None:
 
     Raises WeightsError when the file cannot be read or does not fit the draft.
     """
-    files = weight_files(path)
-    if not files:
-        what = "holds no model*.safetensors" if path.is_dir() else "does not exist"
-        raise WeightsError(f"{path} {what}", help="pass `random`, a .safetensors file, or a folder of them")
+    files = present_weight_files(path)
     require_fitting(shapes_in(files), program, path.name)
     if len(files) == 1 and not _miscast(files[0], program):
         shutil.copyfile(files[0], folder / WEIGHTS)
@@ -88,6 +85,17 @@ def write_from_file(path: Path, program: Program, folder: Path) -> None:
 def weight_files(path: Path) -> tuple[Path, ...]:
     """Return `path` itself when it is a file, else the weight files of the folder."""
     return (path,) if path.is_file() else tuple(sorted(path.glob("model*.safetensors")))
+
+
+def present_weight_files(path: Path) -> tuple[Path, ...]:
+    """Return the `weight_files` of `path`. Raises WeightsError when there is none."""
+    files = weight_files(path)
+    if not files:
+        what = "holds no model*.safetensors" if path.is_dir() else "does not exist"
+        raise WeightsError(
+            f"{path} {what}", help="pass a .safetensors file or a folder of them; `compile` takes `random`"
+        )
+    return files
 
 
 def shapes_in(files: tuple[Path, ...]) -> dict[str, tuple[int, ...]]:

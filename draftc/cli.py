@@ -7,7 +7,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from draftc.commands.failure import CommandError
+from draftc.commands.failure import CommandError, refused_by_system
 from draftc.commands.lazy import Commands
 
 INTERNAL = """error[{code}]: {what}
@@ -71,6 +71,10 @@ def main() -> None:
     except CommandError as failure:
         typer.echo(str(failure), err=True)
         sys.exit(failure.exit_code)
+    except OSError as error:
+        refusal = refused_by_system(error)
+        typer.echo(str(refusal), err=True)
+        sys.exit(refusal.exit_code)
     except Exception as fault:  # the one place that may: a fault of ours is reported as such, with a way to tell us
         if os.environ.get("DRAFTC_DEBUG"):
             import traceback

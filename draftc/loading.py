@@ -9,6 +9,20 @@ if TYPE_CHECKING:
     import torch
 
 
+# What broken files and the code of a broken bundle raise while transformers loads them.
+BROKEN = (
+    OSError,
+    ValueError,
+    ImportError,
+    SyntaxError,
+    NameError,
+    AttributeError,
+    TypeError,
+    LookupError,
+    RuntimeError,
+)
+
+
 class LoadError(ValueError):
     """Something that cannot be loaded. `message` says what and why, `help` what to do."""
 
@@ -33,14 +47,15 @@ class Source:
 
 def load_target(source: Source, dtype: "torch.dtype | str", device: str) -> Any:
     """Load a causal language model for inference. Raises `LoadError` with transformers' own reason."""
+    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 
     from draftc.runtime.train.errors import first_line
 
     try:
         model: Any = AutoModelForCausalLM.from_pretrained(source.path, dtype=dtype, **source.options)
-    except (OSError, ValueError, ImportError) as error:
-        raise LoadError(f"target {source.path}: {first_line(error)}", gguf_help(source)) from None
+    except (*BROKEN, SafetensorError) as error:
+        raise LoadError(f"target {source.path}: {first_line(error)}", target_help(source)) from None
     return model.to(device).eval()
 
 
@@ -53,11 +68,12 @@ def load_tokenizer(source: Source) -> Any:
     try:
         return AutoTokenizer.from_pretrained(source.path, **source.options)
     except (OSError, ValueError, ImportError) as error:
-        raise LoadError(f"tokenizer of {source.path}: {first_line(error)}", gguf_help(source)) from None
+        raise LoadError(f"tokenizer of {source.path}: {first_line(error)}", target_help(source)) from None
 
 
 def load_draft(bundle: str | Path, dtype: "torch.dtype", device: str) -> Any:
     """Load the draft of a bundle for inference, through the bundle's own code. Raises `LoadError`."""
+    from safetensors import SafetensorError
     from transformers import AutoModel
 
     from draftc.runtime.train.errors import first_line
@@ -69,18 +85,20 @@ def load_draft(bundle: str | Path, dtype: "torch.dtype", device: str) -> Any:
         raise LoadError(f"{folder} has no weights", "train the draft, or compile it with `--weights random` to try it")
     try:
         model: Any = AutoModel.from_pretrained(str(folder.resolve()), dtype=dtype, trust_remote_code=True)
-    except (OSError, ValueError, ImportError) as error:
-        raise LoadError(f"bundle {folder}: {first_line(error)}") from None
+    except (*BROKEN, SafetensorError) as error:
+        raise LoadError(
+            f"bundle {folder}: {first_line(error)}", "`draftc verify` runs its code; `draftc compile` writes it anew"
+        ) from None
     return model.to(device).eval()
 
 
-def gguf_help(source: Source) -> str:
-    """The likely way out, when a folder holds GGUF files and none was named."""
+def target_help(source: Source) -> str:
+    """The likely way out: the name of a GGUF file when a folder holds one and none was named."""
     folder = Path(source.path)
     found = sorted(file.name for file in folder.glob("*.gguf")) if folder.is_dir() else []
     if source.gguf_file is None and found:
         return f"it holds {found[0]}: name it as the GGUF file"
-    return ""
+    return "give the folder or the name of a causal language model, with its tokenizer"
 
 
 def encoded(texts: Sequence[str], tokenizer: Any) -> "tuple[torch.Tensor, torch.Tensor]":

@@ -69,9 +69,9 @@ def stored_state(compiled: "CompiledDraft", weights: Path) -> "dict[str, Tensor]
     """The tensors of `weights`. Raises WeightsError unless they are those of the layout."""
     from safetensors.torch import load_file
 
-    from draftc.compiler.weights import require_fitting, shapes_in, weight_files
+    from draftc.compiler.weights import present_weight_files, require_fitting, shapes_in
 
-    files = weight_files(weights)
+    files = present_weight_files(weights)
     require_fitting(shapes_in(files), compiled.program, weights.name)
     return {name: tensor for file in files for name, tensor in load_file(file).items()}
 

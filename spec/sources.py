@@ -1,5 +1,6 @@
 """Where a layout comes from: a file, standard input, or the layouts that draftc ships."""
 
+import os
 import sys
 from dataclasses import dataclass
 from functools import cache
@@ -7,10 +8,12 @@ from importlib.resources import files
 from pathlib import Path
 
 from draftc.spec.suggest import did_you_mean
+from draftc.spec.system_errors import reason, way_out
 from draftc.spec.target import list_targets
 
 SUFFIXES = (".yaml", ".yml", ".json")
 STANDARD_INPUT = "<stdin>"
+_FIRST = "`draftc init` writes a layout to start from, `draftc list` names the shipped ones"
 _MOST_BYTES = (1 << 20) + 1  # one more than a layout may have, so that the reader can say that it is too large
 
 __all__ = ["LayoutSource", "SourceError", "UnknownLayoutError", "list_layouts", "list_targets", "open_source"]
@@ -52,10 +55,16 @@ def open_source(argument: str) -> LayoutSource:
     for a name that draftc does not ship. A folder in the working directory hides no shipped layout.
     """
     if argument == "-":
-        return LayoutSource(STANDARD_INPUT, sys.stdin.buffer.read(_MOST_BYTES), Path())
+        return _read_standard_input()
     if argument.endswith(SUFFIXES) or "/" in argument or "\\" in argument:
         return _open_file(argument)
     return _open_shipped(argument)
+
+
+def _read_standard_input() -> LayoutSource:
+    if sys.stdin is None:
+        raise SourceError("standard input is closed", "name a file, or send the layout through a pipe")
+    return LayoutSource(STANDARD_INPUT, sys.stdin.buffer.read(_MOST_BYTES), Path())
 
 
 def _open_file(argument: str) -> LayoutSource:
@@ -63,15 +72,24 @@ def _open_file(argument: str) -> LayoutSource:
     try:
         with path.open("rb") as file:
             return LayoutSource(argument, file.read(_MOST_BYTES), path.parent)
+    except FileNotFoundError as problem:
+        raise SourceError(f"there is no file {argument}", _FIRST) from problem
+    except IsADirectoryError as problem:
+        raise SourceError(f"{argument} is a folder", _file_in(path)) from problem
     except (OSError, ValueError) as problem:
-        reason = getattr(problem, "strerror", None) or str(problem)
-        raise SourceError(f"cannot read {argument}: {reason}") from problem
+        raise SourceError(f"cannot read {argument}: {reason(problem)}", way_out(problem)) from problem
+
+
+def _file_in(folder: Path) -> str:
+    """The way out when a folder was named: in that of a bundle lies the layout that it was made from."""
+    layout = folder / "layout.yaml"
+    return f"did you mean {layout}?" if layout.is_file() else "name a layout file in it"
 
 
 def _open_shipped(name: str) -> LayoutSource:
     if name not in list_layouts():
-        if name and Path(name).is_dir():
-            raise SourceError(f"{name} is a folder", "name a layout file in it")
+        if name and os.path.isdir(name):
+            raise SourceError(f"{name} is a folder", _file_in(Path(name)))
         known = did_you_mean(name, list_layouts()) or f"shipped: {', '.join(list_layouts())}"
         raise UnknownLayoutError(
             f"no shipped layout is called {name}", f"{known}; a file ends in .yaml, .yml or .json, or holds a separator"

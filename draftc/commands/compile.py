@@ -7,7 +7,16 @@ import typer
 
 from draftc.commands.console import errors, progress, table
 from draftc.commands.failure import CommandError
-from draftc.commands.options import LAYOUT_HELP, BackendName, Capability, Disable, Opt, Package, Selection
+from draftc.commands.options import (
+    LAYOUT_HELP,
+    BackendName,
+    Capability,
+    Disable,
+    Opt,
+    Package,
+    Selection,
+    require_folder,
+)
 from draftc.commands.reading import layout_of
 
 if TYPE_CHECKING:
@@ -38,6 +47,7 @@ def compile_layout(
     names = [*(layouts or ()), *(list_layouts() if every else ())]
     if not names:
         raise CommandError("nothing to compile", "name a layout, or pass --all for every shipped one")
+    require_folder(output)
     selection, stale = Selection(opt, disable, backend, capability, package), False
     for name in names:
         with errors():

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import typer
 
-from draftc.commands.failure import CommandError
+from draftc.commands.failure import CommandError, refused_by_system
 
 WIDE = 160  # columns of a table that does not go to a terminal, so that nothing is cut in a file
 
@@ -54,7 +54,7 @@ def errors() -> Iterator[None]:
     except LayoutError as error:
         raise CommandError(str(error), exit_code=1) from None
     except OSError as error:
-        raise CommandError(f"{error.filename or 'file'}: {error.strerror or error}") from None
+        raise refused_by_system(error) from None
 
 
 def echo_lines(lines: Iterable[str]) -> None:

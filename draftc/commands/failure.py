@@ -8,3 +8,11 @@ class CommandError(Exception):
         self.exit_code = exit_code
         lead = "error" if message.startswith("[") else "error: "
         super().__init__(lead + message + (f"\n  = help: {help}" if help else ""))
+
+
+def refused_by_system(error: OSError, doing: str = "") -> CommandError:
+    """Return how a command ends when the system refuses what it was `doing`: a file, with the way out."""
+    from draftc.spec.system_errors import reason, way_out
+
+    place = doing or str(error.filename or "")
+    return CommandError(f"{place}: {reason(error)}" if place else reason(error), way_out(error))

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +13,7 @@ import typer
 
 from draftc.commands.console import errors, progress, table
 from draftc.commands.failure import CommandError
+from draftc.commands.options import Device, finite, require_device
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,18 +21,31 @@ if TYPE_CHECKING:
     from draftc.runtime.generation.result import Generation
 
 
+class Dtype(StrEnum):
+    """Dtypes that models can be loaded in."""
+
+    auto = "auto"
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+    float16 = "float16"
+    float64 = "float64"
+
+
 def generate(
     bundle: Annotated[Path, typer.Argument(help="Bundle folder with weights.", metavar="BUNDLE")],
     target: Annotated[str, typer.Option(help="Folder or name of the causal language model that the draft serves.")],
     prompt: Annotated[list[str], typer.Option(help="What to continue; `-` reads it from standard input. Repeatable.")],
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Where every text ends at the latest.")] = 128,
-    temperature: Annotated[float, typer.Option(min=0.0, help="0: the target's most probable tokens.")] = 0.0,
+    temperature: Annotated[
+        float, typer.Option(min=0.0, callback=finite, help="0: the target's most probable tokens.")
+    ] = 0.0,
     top_k: Annotated[int | None, typer.Option(min=1, help="Sample from the k most probable tokens.")] = None,
     top_p: Annotated[
-        float | None, typer.Option(min=0.0, max=1.0, help="Sample from this share of probability.")
+        float | None, typer.Option(min=0.0, max=1.0, callback=finite, help="Sample from this share of probability.")
     ] = None,
     draft_temperature: Annotated[
-        float | None, typer.Option(min=0.0, help="Temperature of the proposals; by default the target's.")
+        float | None,
+        typer.Option(min=0.0, callback=finite, help="Temperature of the proposals; by default the target's."),
     ] = None,
     stop: Annotated[
         list[int] | None, typer.Option(help="Token id that ends a text, repeatable; by default the target's own.")
@@ -39,8 +54,8 @@ def generate(
     chat: Annotated[bool, typer.Option("--chat", help="Put each prompt into the tokenizer's chat template.")] = False,
     compare: Annotated[bool, typer.Option("--compare", help="Decode without the draft as well, and compare.")] = False,
     gguf_file: Annotated[str | None, typer.Option(help="Name of the GGUF file in the target's folder.")] = None,
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16, float16 or float64, of both models.")] = "auto",
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    dtype: Annotated[Dtype, typer.Option(help="Of both models; auto: as the target is stored.")] = Dtype.auto,
+    device: Annotated[Device, typer.Option(help="Where both models run.")] = Device.cpu,
 ) -> None:
     """Generate text with a draft: the target's own words, in fewer of its passes."""
     options = {
@@ -54,12 +69,20 @@ def generate(
     }
     with errors(), refusals():
         with progress("loading"):
-            models = load(bundle, target, gguf_file, dtype, device)
-        texts = [sys.stdin.read() if text == "-" else text for text in prompt]
+            models = load(bundle, target, gguf_file, dtype.value, device.value)
+        texts = [standard_input() if text == "-" else text for text in prompt]
         ids, mask = models.inputs(texts, chat)
         found = decoded(models, ids, mask, options)
         show_texts(models, found)
         report(found, plainly(models, ids, mask, options) if compare else None)
+
+
+def standard_input() -> str:
+    """What comes in on standard input. Raises CommandError when it is closed or no text."""
+    try:
+        return "" if sys.stdin is None else sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise CommandError(f"standard input is no text in {error.encoding}", "send the prompt as UTF-8") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +129,7 @@ def load(bundle: Path, target: str, gguf_file: str | None, dtype: str, device: s
 
     from draftc import loading
 
-    if device == "cuda" and not torch.cuda.is_available():
-        raise CommandError("this machine has no CUDA device", "leave --device out")
-    if dtype != "auto" and dtype not in ("float32", "bfloat16", "float16", "float64"):
-        raise CommandError(f"--dtype {dtype} is no dtype", "one of auto, float32, bfloat16, float16, float64")
+    require_device(device)
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     source = loading.Source(target, gguf_file)
     model = loading.load_target(source, dtype if dtype == "auto" else getattr(torch, dtype), device)

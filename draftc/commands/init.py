@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from draftc.commands.failure import CommandError
+from draftc.commands.failure import CommandError, refused_by_system
 
 
 def init(
@@ -35,7 +35,7 @@ def init(
     except SourceError as error:
         raise CommandError(str(error), error.help) from None
     except OSError as error:
-        raise CommandError(f"cannot write {file}: {error.strerror}") from None
+        raise refused_by_system(error, f"cannot write {file}") from None
     typer.echo(f"wrote {file} and {schema.name}; next: draftc check {file}")
 
 

@@ -1,6 +1,9 @@
 """Arguments and options that several commands share, and what `compile` and `inspect` make of theirs."""
 
+import math
 from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -22,6 +25,34 @@ Capability = Annotated[
 Package = Annotated[
     list[str] | None, typer.Option(help="Optional package to select for, repeatable: flash-attn, fla-core.")
 ]
+
+
+class Device(StrEnum):
+    """Devices that models run on."""
+
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+def require_device(device: str | None) -> None:
+    """Raise CommandError when `device` is a card and this machine has none."""
+    import torch
+
+    if device == Device.cuda and not torch.cuda.is_available():
+        raise CommandError("this machine has no CUDA device", "leave --device out")
+
+
+def require_folder(output: Path) -> None:
+    """Raise CommandError when `output`, which is to be a folder, is a file: known before hours of work."""
+    if output.exists() and not output.is_dir():
+        raise CommandError(f"{output} is a file, and a folder is to be written", "choose another --output")
+
+
+def finite(number: float | None) -> float | None:
+    """Return `number`, as a callback of an option; raises BadParameter for NaN and infinity, which pass every bound."""
+    if number is not None and not math.isfinite(number):
+        raise typer.BadParameter(f"{number} is no finite number.")
+    return number
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,13 @@ import typer
 
 from draftc.commands.compile import compiled
 from draftc.commands.console import table
-from draftc.commands.options import BackendName, OneLayout, Selection
+from draftc.commands.options import BackendName, OneLayout, Selection, require_device, require_folder
 from draftc.commands.training import (
     Accumulation,
+    Arithmetic,
     BatchSize,
     ConfidenceWeight,
     Data,
-    Device,
     Epochs,
     Evaluation,
     Gamma,
@@ -24,7 +24,9 @@ from draftc.commands.training import (
     MaxLength,
     NumAnchors,
     Output,
+    Place,
     Precision,
+    Ranks,
     SelectorWeight,
     Spread,
     Steps,
@@ -54,9 +56,9 @@ def train(
     kl_decay: KlDecay = 3.0,
     confidence: ConfidenceWeight = 1.0,
     selector: SelectorWeight = 1.0,
-    precision: Precision = "bf16",
-    spread: Spread = "ddp",
-    device: Device = None,
+    precision: Precision = Arithmetic.bf16,
+    spread: Spread = Ranks.ddp,
+    device: Place = None,
     backend: BackendName = None,
     chunk_blocks: Annotated[int, typer.Option(min=0, help="Blocks whose logits exist at a time; 0: all.")] = 128,
     pack: Annotated[bool, typer.Option("--pack", help="Several documents in a row of --max-length tokens.")] = False,
@@ -73,7 +75,9 @@ def train(
     seed: Annotated[int, typer.Option(help="Of weights, order and anchors.")] = 42,
 ) -> None:
     """Train the draft of a layout. Under torchrun all ranks take part: torchrun --no-python draftc train ..."""
+    require_folder(output)
     with material_errors():
+        require_device(device)
         from draftc.runtime.objectives.recipes import ObjectiveOptions
         from draftc.runtime.train.run import RunOptions
         from draftc.training import train as run
@@ -85,8 +89,9 @@ def train(
         how = RunOptions(
             target, data, output, evaluation, steps, epochs, batch_size, accumulation, learning_rate,
             num_anchors=num_anchors, max_length=max_length, chunk_blocks=chunk_blocks, pack=pack,
-            static_shapes=static_shapes, checkpoint_layers=checkpoint_layers, precision=precision, spread=spread,
-            device=device, save_every=save_every, keep=keep, evaluate_every=evaluate_every, log_every=log_every,
+            static_shapes=static_shapes, checkpoint_layers=checkpoint_layers,
+            precision=precision.value, spread=spread.value, device=device,
+            save_every=save_every, keep=keep, evaluate_every=evaluate_every, log_every=log_every,
             workers=workers, resume=resume, seed=seed,
         )  # fmt: skip
         metrics = run(draft, how, goal, weights)

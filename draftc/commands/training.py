@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +10,7 @@ import typer
 
 from draftc.commands.console import errors
 from draftc.commands.failure import CommandError
+from draftc.commands.options import Device, finite
 
 Target = Annotated[Path, typer.Option(help="Folder of the target model.", metavar="FOLDER")]
 Data = Annotated[Path, typer.Option(help="A .jsonl file, a folder of them, or a folder of captured states.")]
@@ -16,21 +18,43 @@ Output = Annotated[Path, typer.Option("--output", "-o", help="Folder of checkpoi
 Evaluation = Annotated[Path | None, typer.Option("--eval-data", help="Data to measure acceptance on.")]
 Weights = Annotated[Path | None, typer.Option(help="A bundle or .safetensors file to start from.")]
 Steps = Annotated[int | None, typer.Option(min=1, help="Optimiser steps; by default --epochs decide.")]
-Epochs = Annotated[float, typer.Option(min=0, help="How often all data are seen.")]
+Epochs = Annotated[float, typer.Option(min=0, callback=finite, help="How often all data are seen.")]
 BatchSize = Annotated[int, typer.Option(min=1, help="Examples of a rank and micro-step.")]
 Accumulation = Annotated[int, typer.Option(min=1, help="Micro-steps of an optimiser step.")]
-LearningRate = Annotated[float, typer.Option(min=0, help="The highest of a cosine schedule.")]
+LearningRate = Annotated[float, typer.Option(min=0, callback=finite, help="The highest of a cosine schedule.")]
 NumAnchors = Annotated[int, typer.Option(min=1, help="The most blocks of an example.")]
 MaxLength = Annotated[int, typer.Option(min=2, help="Tokens at which examples are cut.")]
 Loss = Annotated[str, typer.Option(help="`own`, ce, dpace..., lk-alpha, lk-tv, lk-lambda, each lk also with -labels.")]
-Gamma = Annotated[float | None, typer.Option(min=0, help="Fading along a block; 0: none. The family's by default.")]
-KlScale = Annotated[float, typer.Option(min=0, max=1, help="Share of KL in lk-lambda at acceptance 0.")]
-KlDecay = Annotated[float, typer.Option(min=0, help="How fast that share falls with acceptance.")]
-ConfidenceWeight = Annotated[float, typer.Option(min=0, help="Coefficient of dspark's confidence term.")]
-SelectorWeight = Annotated[float, typer.Option(min=0, help="Coefficient of dflash2's selector term.")]
-Precision = Annotated[str, typer.Option(help="bf16, with float32 weights to train, or fp32.")]
-Spread = Annotated[str, typer.Option(help="Over ranks: ddp (each has all weights) or fsdp (FSDP2).")]
-Device = Annotated[str | None, typer.Option(help="cpu or cuda; by default cuda where there is a card.")]
+Gamma = Annotated[
+    float | None, typer.Option(min=0, callback=finite, help="Fading along a block; 0: none. The family's by default.")
+]
+KlScale = Annotated[
+    float, typer.Option(min=0, callback=finite, max=1, help="Share of KL in lk-lambda at acceptance 0.")
+]
+KlDecay = Annotated[float, typer.Option(min=0, callback=finite, help="How fast that share falls with acceptance.")]
+ConfidenceWeight = Annotated[
+    float, typer.Option(min=0, callback=finite, help="Coefficient of dspark's confidence term.")
+]
+SelectorWeight = Annotated[float, typer.Option(min=0, callback=finite, help="Coefficient of dflash2's selector term.")]
+
+
+class Arithmetic(StrEnum):
+    """Dtypes that training computes in."""
+
+    bf16 = "bf16"
+    fp32 = "fp32"
+
+
+class Ranks(StrEnum):
+    """How weights lie on several ranks."""
+
+    ddp = "ddp"
+    fsdp = "fsdp"
+
+
+Precision = Annotated[Arithmetic, typer.Option(help="bf16 has float32 weights to train.")]
+Spread = Annotated[Ranks, typer.Option(help="Over ranks: ddp (each has all weights) or fsdp (FSDP2).")]
+Place = Annotated[Device | None, typer.Option("--device", help="By default cuda where there is a card.")]
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from draftc.commands.console import errors, progress, table
+from draftc.commands.options import Device
 
 
 class Precision(StrEnum):
@@ -16,13 +17,6 @@ class Precision(StrEnum):
     float32 = "float32"
     bfloat16 = "bfloat16"
     float16 = "float16"
-
-
-class Device(StrEnum):
-    """Devices that a bundle can be run on."""
-
-    cpu = "cpu"
-    cuda = "cuda"
 
 
 def verify(

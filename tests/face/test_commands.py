@@ -76,7 +76,7 @@ def test_json_is_one_document(bad: str) -> None:
     ("arguments", "says"),
     [
         (("check", "nowhere"), "no shipped layout is called nowhere"),
-        (("check", "no/such/file.yaml"), "cannot read no/such/file.yaml"),
+        (("check", "no/such/file.yaml"), "there is no file no/such/file.yaml = help: `draftc init` writes"),
         (("check",), "Missing argument"),
         (("explain", "DC999"), "no diagnostic is called DC999"),
         (("schema", "layout-9"), "no schema is called layout-9"),

@@ -130,7 +130,7 @@ def test_options_decide_backends(terminal, tiny: Path) -> None:
         (("--capability", "nine"), 2, "--capability nine is not a compute capability = help: write it like 9.0"),
         (("--capability", "9.x"), 2, "is not a compute capability"),
         (("--opt", "3"), 2, "3 is not in the range 0<=x<=2"),
-        (("--weights", "nowhere"), 1, "nowhere does not exist = help: pass `random`"),
+        (("--weights", "nowhere"), 1, "nowhere does not exist = help: pass a .safetensors file"),
         (("--weights", "tiny.yaml"), 1, "tiny.yaml cannot be read"),
         (("--weights", "."), 1, "holds no model*.safetensors"),
     ],

@@ -58,7 +58,7 @@ def test_files_that_are_no_layouts(terminal, name: str, content: bytes, says: st
     assert "= help:" in ran.out
 
 
-@pytest.mark.parametrize(("argument", "says"), [("folder", "folder is a folder"), ("folder/", "Is a directory")])
+@pytest.mark.parametrize(("argument", "says"), [("folder", "folder is a folder"), ("folder/", "folder/ is a folder")])
 def test_a_folder_is_no_layout(terminal, argument: str, says: str) -> None:
     Path("folder").mkdir()
     for command in ("check", "compile", "inspect"):
@@ -109,3 +109,56 @@ def test_a_closed_pipe_ends_quietly() -> None:
     os.close(write)
     assert "Traceback" not in ran.stderr
     assert "DC900" not in ran.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no device that is always full")
+@pytest.mark.parametrize("arguments", [("schema",), ("check", "qwen3-4b-dflash"), ("explain", "DC203")], ids=" ".join)
+def test_a_full_disk_is_no_fault_of_draftc(arguments: tuple[str, ...]) -> None:
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "draftc.cli", *arguments]
+        ran = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert ran.returncode == 2
+    assert ran.stderr == "error: No space left on device\n  = help: make room, or choose another place\n"
+
+
+def test_a_closed_standard_input_is_said() -> None:
+    ran = subprocess.run(
+        f"exec {sys.executable} -m draftc.cli check - <&-", shell=True, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 2
+    assert ran.stderr.startswith("error: standard input is closed\n  = help: name a file")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("init", f"{'a' * 300}.yaml"), "File name too long = help: choose a shorter name"),
+        (("init", "file/x.yaml"), "cannot write file/x.yaml: "),
+        (("check", "a" * 300), "no shipped layout is called"),
+        (("compile", "smollm2-135m-dflash", "-o", "file"), "file is a file, and a folder is to be written = help:"),
+        (("compile", "smollm2-135m-dflash", "-o", "file/x"), "a part of the path is a file; choose another path"),
+        (("inspect", "bundle"), "bundle is a folder = help: did you mean bundle/layout.yaml?"),
+    ],
+)
+def test_paths_that_cannot_be_are_refused_with_a_way_out(terminal, arguments: tuple[str, ...], says: str) -> None:
+    Path("file").touch()
+    Path("bundle").mkdir()
+    Path("bundle/layout.yaml").touch()
+    ran = terminal(*arguments)
+    assert ran.code == 2
+    assert says in ran.words
+    assert "DC900" not in ran.err
+
+
+@pytest.mark.parametrize(
+    "arguments", [("check", "ä.yaml"), ("explain", "DC001"), ("inspect", "smollm2-135m-dflash"), ("--help",), ("chek",)]
+)
+def test_a_terminal_that_knows_ascii_only(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "ä.yaml").write_text("draftc: 1\nname: Entwürfe\n", encoding="utf-8")
+    command = [sys.executable, "-m", "draftc.cli", *arguments]
+    env = os.environ | {"PYTHONIOENCODING": "ascii", "DRAFTC_CACHE": str(tmp_path)}
+    ran = subprocess.run(command, capture_output=True, check=False, env=env, cwd=tmp_path)
+    assert ran.returncode in (0, 1, 2)
+    assert b"DC900" not in ran.stderr
+    assert b"Traceback" not in ran.stderr
+    assert ran.stdout + ran.stderr

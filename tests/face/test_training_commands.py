@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
@@ -46,7 +47,7 @@ def test_from_text_to_states_to_a_bundle(home: Path, tmp_path: Path) -> None:
     [
         (("--data", "nowhere.jsonl"), "nowhere.jsonl does not exist"),
         (("--data", "data.jsonl", "--loss", "l2"), "there is no loss l2"),
-        (("--data", "data.jsonl", "--spread", "tensor"), "spread one of ddp, fsdp"),
+        (("--data", "data.jsonl", "--weights", "nowhere"), "nowhere does not exist"),
         (("--data", "bad.jsonl"), "bad.jsonl, row 2: no two supervised tokens in a row among 2"),
     ],
 )
@@ -59,3 +60,31 @@ def test_what_cannot_be_trained_is_said_in_one_line(
         call(home, "train", *arguments, "--output", tmp_path, "--steps", 1)
     assert caught.value.exit_code == 1
     assert "Traceback" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--device", "tpu"), "'tpu' is not one of 'cpu', 'cuda'"),
+        (("--precision", "fp8"), "'fp8' is not one of 'bf16', 'fp32'"),
+        (("--spread", "tensor"), "'tensor' is not one of 'ddp', 'fsdp'"),
+        (("--learning-rate", "nan"), "nan is no finite number"),
+        (("--epochs", "inf"), "inf is no finite number"),
+        (("--output", "file"), "file is a file, and a folder is to be written"),
+    ],
+)
+def test_options_that_mean_nothing_are_refused_before_anything_is_loaded(
+    terminal, arguments: tuple[str, ...], words: str
+) -> None:
+    Path("file").touch()
+    ran = terminal("train", "nowhere.yaml", "--target", "nowhere", "--data", "nowhere", *arguments)
+    assert ran.code == 2
+    assert words in ran.words
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="asks for a card that is not there")
+@pytest.mark.parametrize("command", ["train", "capture"])
+def test_a_card_that_is_not_there(terminal, command: str) -> None:
+    ran = terminal(command, "x.yaml", "--target", "t", "--data", "d", "--output", "o", "--device", "cuda")
+    assert ran.code == 2
+    assert "this machine has no CUDA device" in ran.words

@@ -54,3 +54,20 @@ def test_what_is_no_bundle(terminal) -> None:
         ran = terminal("verify", name)
         assert ran.code == 1
         assert f"{name} is no bundle" in ran.err
+
+
+@pytest.mark.parametrize("content", [b"{", b"\xff", b"draftc: 1\n"])
+def test_a_bundle_whose_layout_is_broken(terminal, bundle: Path, content: bytes) -> None:
+    (bundle / "layout.resolved.json").write_bytes(content)
+    ran = terminal("verify", bundle)
+    assert ran.code == 1
+    assert f"error[DC501 not-a-bundle]: the layout of {bundle} is broken" in ran.words
+    assert "= help: `draftc compile` writes the files of a bundle anew" in ran.err
+
+
+def test_a_bundle_without_its_model(terminal, bundle: Path) -> None:
+    (bundle / "modeling_tiny.py").unlink()
+    ran = terminal("verify", bundle)
+    assert ran.code == 1
+    assert "error[DC502 bundle-does-not-run]: the bundle in tiny fails" in ran.err
+    assert "= help: `draftc compile` writes the files of a bundle anew" in ran.err

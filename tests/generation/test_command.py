@@ -1,5 +1,7 @@
 """`draftc generate`: text as it comes, how fast it came, plain decoding beside it, and refusals in words."""
 
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from typer.testing import CliRunner
 
 from draftc.cli import app
 from draftc.commands.failure import CommandError
+from draftc.commands.generate import standard_input
 from draftc.compiler import api
 from draftc.compiler.program import Options
 from draftc.spec.layout import Target
@@ -106,10 +109,50 @@ def test_the_prompt_may_come_from_standard_input(stored: Path) -> None:
         ("target/..", ("--prompt", "waf"), "is no bundle: it has no config.json"),
         ("good", ("--prompt", ""), "a prompt is empty"),
         ("good", ("--prompt", "waf", "--chat"), "has no chat template"),
-        ("good", ("--prompt", "waf", "--dtype", "int8"), "--dtype int8 is no dtype"),
         ("good", ("--prompt", "waf", "--gguf-file", "none.gguf"), "target .*"),
     ],
 )
 def test_refusals_say_what_to_do(stored: Path, bundle: str, arguments: tuple[str, ...], message: str) -> None:
     with pytest.raises(CommandError, match=message):
         ran(stored, bundle, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("model.safetensors", "no tensors"),
+        ("modeling_good.py", "def broken("),
+        ("modeling_good.py", "raise KeyError('lost')"),
+        ("config.json", "{"),
+    ],
+)
+def test_a_broken_bundle_is_no_fault_of_draftc(stored: Path, tmp_path: Path, file: str, content: str) -> None:
+    broken = tmp_path / f"{abs(hash(content))}-broken"  # transformers keeps the code of a folder by the folder's name
+    shutil.copytree(stored / "good", broken)
+    (broken / file).write_text(content, encoding="utf-8")
+    with pytest.raises(CommandError, match=r"error: bundle .*broken: .*\n  = help: `draftc verify` runs its code"):
+        ran(stored, str(broken), "--prompt", "waf")
+
+
+def test_a_folder_without_a_model_is_no_target(stored: Path, tmp_path: Path) -> None:
+    with pytest.raises(CommandError, match=r"error: target .*\n  = help: give the folder or the name"):
+        ran(stored, "good", "--prompt", "waf", "--target", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--dtype", "int8"), "'int8' is not one of 'auto'"),
+        (("--device", "tpu"), "'tpu' is not one of 'cpu', 'cuda'"),
+        (("--temperature", "nan"), "nan is no finite number"),
+    ],
+)
+def test_options_that_mean_nothing(arguments: tuple[str, ...], message: str) -> None:
+    found = CliRunner().invoke(app, ["generate", "nowhere", "--target", "t", "--prompt", "waf", *arguments])
+    assert found.exit_code == 2
+    assert message in " ".join(found.output.replace("│", " ").split())
+
+
+def test_a_closed_standard_input_is_an_empty_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    assert standard_input() == ""

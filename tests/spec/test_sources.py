@@ -1,5 +1,6 @@
 """What a command's argument names: a file, standard input, or a shipped layout."""
 
+import errno
 import io
 import sys
 from pathlib import Path
@@ -44,11 +45,45 @@ def test_unknown_names_suggest() -> None:
     assert "qwen3-4b-dflash" in caught.value.help
 
 
-@pytest.mark.parametrize("argument", ["nowhere.yaml", "./", "a\0b.yaml"])
-def test_what_cannot_be_read_is_a_typed_error(argument: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("argument", "says", "way_out"),
+    [
+        ("nowhere.yaml", "there is no file nowhere.yaml", "`draftc init` writes a layout"),
+        ("./", "./ is a folder", "name a layout file in it"),
+        ("bundle", "bundle is a folder", "did you mean bundle/layout.yaml?"),
+        ("./bundle", "./bundle is a folder", "did you mean bundle/layout.yaml?"),
+        ("bundle/layout.yaml/x.yaml", "cannot read bundle/layout.yaml/x.yaml: Not a directory", "a part of the path"),
+        (f"{'a' * 300}.yaml", "File name too long", "choose a shorter name"),
+        ("a" * 300, "no shipped layout is called", "shipped: "),
+        ("a\0b.yaml", "cannot read", ""),
+    ],
+)
+def test_what_cannot_be_read_is_a_typed_error_with_a_way_out(
+    argument: str, says: str, way_out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SourceError, match="cannot read"):
+    (tmp_path / "bundle").mkdir()
+    (tmp_path / "bundle" / "layout.yaml").touch()
+    with pytest.raises(SourceError) as caught:
         open_source(argument)
+    assert says in str(caught.value)
+    assert way_out in caught.value.help
+
+
+def test_a_file_that_may_not_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", "secret.yaml")
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(SourceError, match=r"cannot read secret.yaml: Permission denied") as caught:
+        open_source("secret.yaml")
+    assert "permissions" in caught.value.help
+
+
+def test_a_closed_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(SourceError, match="standard input is closed"):
+        open_source("-")
 
 
 def test_a_file_of_any_size_is_read_up_to_the_limit(tmp_path: Path) -> None:
