@@ -93,6 +93,7 @@ def generate(
     Raises:
         DraftMismatchError: width, vocabulary, layers, dtype or device of draft and target differ.
         StatefulTargetError: the target's cache cannot be cropped.
+        UnfilledVocabularyError: the maps of a reduced vocabulary are empty.
         PromptError: a prompt without tokens, shapes that do not fit, no room for a token, a streamer for several rows.
         GenerationError: sampling options out of range; a batch on a cache whose rows cannot move.
 

@@ -14,6 +14,10 @@ class DraftMismatchError(GenerationError):
     """A draft and a target that were not made for each other."""
 
 
+class UnfilledVocabularyError(GenerationError):
+    """A draft with a reduced vocabulary that does not know yet which of the target's tokens it has."""
+
+
 class StatefulTargetError(GenerationError):
     """A target that cannot take back the tokens that it rejects."""
 

@@ -2,16 +2,20 @@
 
 from typing import Any
 
-from draftc.runtime.generation.errors import DraftMismatchError
+from draftc.runtime.generation.errors import DraftMismatchError, UnfilledVocabularyError
 from draftc.runtime.generation.taps import text_config
 from draftc.runtime.train.taps import Taps
 
 
 def require_fit(draft: Any, target: Any) -> None:
-    """Raise `DraftMismatchError` when `draft` does not fit `target`: kind, width, vocabulary, dtype, device."""
+    """Raise `DraftMismatchError` when `draft` does not fit `target`: kind, width, vocabulary, dtype, device.
+
+    Raises `UnfilledVocabularyError` when the draft's own vocabulary has no tokens yet.
+    """
     if getattr(target.config, "is_encoder_decoder", False) or target.get_output_embeddings() is None:
         raise DraftMismatchError(f"{type(target).__name__} is no causal language model", "load the target as one")
     require_widths_and_vocabulary(draft, target)
+    require_filled_maps(draft)
     require_same_place(draft, target)
 
 
@@ -33,6 +37,23 @@ def require_widths_and_vocabulary(draft: Any, target: Any) -> None:
         raise DraftMismatchError(
             f"mask_token_id {config.mask_token_id} has no row among the {table.shape[0]} embeddings of the target",
             way_out,
+        )
+
+
+def require_filled_maps(draft: Any) -> None:
+    """Raise `UnfilledVocabularyError` unless the maps `d2t` and `t2d` of a reduced vocabulary name as many tokens.
+
+    Maps start as zeros, by which every row of the draft's head would be a token next to its own number.
+    """
+    if not draft.owns_head or draft.t2d.is_meta:
+        return
+    wanted, named = draft.config.draft_vocab_size, int(draft.t2d.sum())
+    if named != wanted or not bool(draft.t2d[draft.token_ids().clamp(0, draft.t2d.numel() - 1)].all()):
+        raise UnfilledVocabularyError(
+            f"the draft has {wanted} of the target's {draft.config.vocab_size} tokens, and its maps d2t and t2d do not "
+            f"say which: t2d names {named}",
+            "train the draft, which takes the tokens that occur most often in its data, or load weights that hold both "
+            "maps; `vocabulary_maps` makes them from token ids",
         )
 
 

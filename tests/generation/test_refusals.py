@@ -1,5 +1,6 @@
 """What cannot be decoded is refused before the first step, by a typed error with the numbers and a way out."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -21,10 +22,11 @@ from draftc.runtime.generation.errors import (
     GenerationError,
     PromptError,
     StatefulTargetError,
+    UnfilledVocabularyError,
 )
 from draftc.runtime.generation.reader import TargetReader
 from draftc.runtime.train.taps import Taps
-from tests.generation.support import DENSE, prompts, small_draft, small_target
+from tests.generation.support import DENSE, FAMILIES, prompts, small_draft, small_target
 
 
 def never_called(model: Any) -> Any:
@@ -56,6 +58,24 @@ def test_a_draft_for_another_target(target: Any, message: str) -> None:
     with pytest.raises(DraftMismatchError, match=message) as caught:
         generate(small_draft(), target(), ids, mask)
     assert caught.value.help
+
+
+@pytest.mark.parametrize("family", ["dflash", "dspark"])
+@pytest.mark.parametrize("state", ["empty", "only-d2t", "torn"])
+def test_a_reduced_vocabulary_without_its_tokens(family: str, state: str) -> None:
+    draft = copy.deepcopy(small_draft(family=FAMILIES[family], own_vocabulary=20))
+    ids, mask = prompts([4])
+    assert generate(draft, small_target(), ids, mask, max_new_tokens=3).new_tokens
+    if state != "torn":
+        draft.t2d.zero_()
+    if state == "empty":
+        draft.d2t.zero_()
+    if state == "torn":
+        draft.d2t.zero_()
+        draft.d2t[-1] = 5
+    with pytest.raises(UnfilledVocabularyError, match="20 of the target's 100 tokens") as caught:
+        generate(draft, never_called(other_target()), ids, mask)
+    assert "train the draft" in caught.value.help
 
 
 def test_a_mask_token_without_a_row() -> None:
