@@ -14,7 +14,6 @@ from draftc.runtime.kda.gluon_tiles import (
     AS_LEFT,
     AS_RIGHT,
     COL,
-    COPY64,
     FLAT,
     HALF_LOG2E,
     LEFT,
@@ -30,6 +29,7 @@ from draftc.runtime.kda.gluon_tiles import (
     async_copy,
     barrier,
     by_token,
+    copied_places,
     copy_both,
     copy_three,
     exp2_fast,
@@ -153,6 +153,67 @@ def weighted_pairs(
 
 
 @gluon.jit
+def load_logits(beta, i_t, i_h, by_col, by_row, HEADS: gl.constexpr):
+    """Logits of β of 16 rows, by column and by row."""
+    first = beta + i_t * 16 * HEADS + i_h
+    cols = gl.load(first + by_col * HEADS)
+    return cols, gl.load(first + by_row * HEADS)
+
+
+@gluon.jit
+def pairs_of_tile(
+    b_g, b_k, b_q, b_bias, decay, k, q, next_places, next_exists, rate, bound, sums, ii, jj,
+    ROWS: gl.constexpr, BOUNDED: gl.constexpr,
+):  # fmt: skip
+    """M, P and their diagonal over all 128 channels, before `weighted_pairs`, and the inverse norms of q and k."""
+    M = gl.zeros([16, 16], gl.float32, layout=ACC)
+    P = gl.zeros([16, 16], gl.float32, layout=ACC)
+    q_square = gl.zeros([16], gl.float32, layout=ROW)
+    k_square = gl.zeros([16], gl.float32, layout=ROW)
+    same = gl.zeros([16], gl.float32, layout=ROW)
+    for part in range(2):
+        M, P, q_square, k_square, same = pairs_of_channels(
+            part, M, P, q_square, k_square, same, b_g, b_k, b_q, b_bias, decay, k, q, next_places, next_exists,
+            rate, bound, sums, ii, jj, ROWS, BOUNDED,
+        )  # fmt: skip
+    k_norm = gl.rsqrt(k_square + NORM_EPS)
+    q_norm = gl.rsqrt(q_square + NORM_EPS)
+    return M, P, same, q_norm, k_norm
+
+
+@gluon.jit
+def store_answer(pointers, weights, values, zero):
+    """Store 64 channels of the weighted values."""
+    answer = mma_v2(weights, gl.convert_layout(split_channels(values), RIGHT), zero)
+    gl.store(pointers, gl.convert_layout(joined_channels(answer), AS_LEFT).to(gl.bfloat16))
+
+
+@gluon.jit
+def store_answers(out, places, weights, b_v, v, next_places, next_exists):
+    """O of a tile out of its staged values, both halves of channels; starts the copies of the next values."""
+    zero = gl.zeros([16, 64], gl.float32, layout=ACC)
+    async_copy.wait_group(2)
+    barrier()
+    v_low = b_v.index(0).load(AS_RIGHT)
+    v_high = b_v.index(1).load(AS_RIGHT)
+    barrier()
+    copy_both(b_v, v, next_places, next_exists)
+    async_copy.commit_group()
+    store_answer(out + places, weights, v_low, zero)
+    store_answer(out + places + 64, weights, v_high, zero)
+
+
+@gluon.jit
+def store_kept(packs, norms, tile, X, Y, P, q_norm, k_norm, strength, by_row, flat, ii, jj):
+    """What backward reads of a tile: X and Zᵀ as one matrix, then the norms of q and k, and β."""
+    ZT = product32(Y, P, gl.zeros([16, 16], gl.float32, layout=ACC))
+    gl.store(packs + tile * 256 + flat, packed(gl.where(ii > jj, X, ZT)).to(gl.bfloat16))
+    gl.store(norms + tile * 64 + by_row, q_norm)
+    gl.store(norms + tile * 64 + 16 + by_row, k_norm)
+    gl.store(norms + tile * 64 + 32 + by_row, strength)
+
+
+@gluon.jit
 def tiles_forward(
     q, k, v, decay, beta, A_log, dt_bias, out, packs, norms, tiles, scale, bound,
     ROWS: gl.constexpr, HEADS: gl.constexpr, WIDTH: gl.constexpr, BOUNDED: gl.constexpr, SAVE: gl.constexpr,
@@ -169,8 +230,7 @@ def tiles_forward(
     b_q = gl.allocate_shared_memory(gl.bfloat16, [2, 16, 64], SHARED64)
     b_v = gl.allocate_shared_memory(gl.bfloat16, [2, 16, 64], SHARED64)
     b_bias = gl.allocate_shared_memory(gl.float32, [2, 64], FLAT)
-    lines = gl.arange(0, 16, layout=gl.SliceLayout(1, COPY64))[:, None] * (HEADS * WIDTH)
-    copied = lines + gl.arange(0, 64, layout=gl.SliceLayout(0, COPY64))[None, :] + i_h * WIDTH
+    copied = copied_places(i_h, HEADS, WIDTH)
     stored = i_h * WIDTH + gl.arange(0, 16, layout=gl.SliceLayout(1, AS_LEFT))[:, None] * (HEADS * WIDTH)
     stored = stored + gl.arange(0, 64, layout=gl.SliceLayout(0, AS_LEFT))[None, :]
     channels = gl.arange(0, 64, layout=gl.SliceLayout(0, AS_RIGHT))
@@ -183,7 +243,6 @@ def tiles_forward(
     for c in gl.static_range(2):
         b_bias.index(c).store(load_rounded(dt_bias + i_h * WIDTH + 64 * c + channels))
     sums = from_reference(ii, jj, BOUNDED)
-    zero = gl.zeros([16, 64], gl.float32, layout=ACC)
     small = gl.zeros([16, 16], gl.float32, layout=ACC)
     next_places = copied + (pid // HEADS) * (16 * HEADS * WIDTH)
     next_exists = next_places >= 0
@@ -191,8 +250,7 @@ def tiles_forward(
     copy_three(b_g, b_k, b_q, 1, decay, k, q, next_places, next_exists, 64)
     copy_both(b_v, v, next_places, next_exists)
     async_copy.commit_group()
-    next_cols = gl.load(beta + (pid // HEADS) * 16 * HEADS + i_h + by_col * HEADS)
-    next_rows = gl.load(beta + (pid // HEADS) * 16 * HEADS + i_h + by_row * HEADS)
+    next_cols, next_rows = load_logits(beta, pid // HEADS, i_h, by_col, by_row, HEADS)
     for tile in range(pid, tiles, step):
         i_t = tile // HEADS
         next_places += (step // HEADS) * (16 * HEADS * WIDTH)
@@ -200,44 +258,15 @@ def tiles_forward(
         strengths = strength_of(next_cols)
         strength = strength_of(next_rows)
         i_n = gl.minimum(tile + step, tiles - 1) // HEADS
-        next_cols = gl.load(beta + i_n * 16 * HEADS + i_h + by_col * HEADS)
-        next_rows = gl.load(beta + i_n * 16 * HEADS + i_h + by_row * HEADS)
-        M = small
-        P = small
-        q_square = gl.zeros([16], gl.float32, layout=ROW)
-        k_square = gl.zeros([16], gl.float32, layout=ROW)
-        same = gl.zeros([16], gl.float32, layout=ROW)
-        for part in range(2):
-            M, P, q_square, k_square, same = pairs_of_channels(
-                part, M, P, q_square, k_square, same, b_g, b_k, b_q, b_bias, decay, k, q, next_places, next_exists,
-                rate, bound, sums, ii, jj, ROWS, BOUNDED,
-            )  # fmt: skip
-        k_norm = gl.rsqrt(k_square + NORM_EPS)
-        q_norm = gl.rsqrt(q_square + NORM_EPS)
+        next_cols, next_rows = load_logits(beta, i_n, i_h, by_col, by_row, HEADS)
+        M, P, same, q_norm, k_norm = pairs_of_tile(
+            b_g, b_k, b_q, b_bias, decay, k, q, next_places, next_exists, rate, bound, sums, ii, jj, ROWS, BOUNDED
+        )
         A, P = weighted_pairs(M, P, same, q_norm, k_norm, strength, scale, bound, ii, jj, ROWS, BOUNDED)
         X, Y = inverse_and_transpose(A, ii, jj, ROWS)
         Z = product32(P, Y, small)
         weights = gl.convert_layout((Z * strengths[None, :]).to(gl.bfloat16), LEFT)
         places = stored + i_t * (16 * HEADS * WIDTH)
-        async_copy.wait_group(2)
-        barrier()
-        v_low = b_v.index(0).load(AS_RIGHT)
-        v_high = b_v.index(1).load(AS_RIGHT)
-        barrier()
-        copy_both(b_v, v, next_places, next_exists)
-        async_copy.commit_group()
-        store_answer(out + places, weights, v_low, zero)
-        store_answer(out + places + 64, weights, v_high, zero)
+        store_answers(out, places, weights, b_v, v, next_places, next_exists)
         if SAVE:
-            ZT = product32(Y, P, small)
-            gl.store(packs + tile * 256 + flat, packed(gl.where(ii > jj, X, ZT)).to(gl.bfloat16))
-            gl.store(norms + tile * 64 + by_row, q_norm)
-            gl.store(norms + tile * 64 + 16 + by_row, k_norm)
-            gl.store(norms + tile * 64 + 32 + by_row, strength)
-
-
-@gluon.jit
-def store_answer(pointers, weights, values, zero):
-    """Store 64 channels of the weighted values."""
-    answer = mma_v2(weights, gl.convert_layout(split_channels(values), RIGHT), zero)
-    gl.store(pointers, gl.convert_layout(joined_channels(answer), AS_LEFT).to(gl.bfloat16))
+            store_kept(packs, norms, tile, X, Y, P, q_norm, k_norm, strength, by_row, flat, ii, jj)

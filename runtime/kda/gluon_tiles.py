@@ -257,6 +257,13 @@ def head_rate(A_log, i_h):
 
 
 @gluon.jit
+def copied_places(i_h, HEADS: gl.constexpr, WIDTH: gl.constexpr):
+    """Offsets `[16, 64]` of the first 64 channels of head `i_h` in the first tile, as whole lines are copied."""
+    lines = gl.arange(0, 16, layout=gl.SliceLayout(1, COPY64))[:, None] * (HEADS * WIDTH)
+    return lines + gl.arange(0, 64, layout=gl.SliceLayout(0, COPY64))[None, :] + i_h * WIDTH
+
+
+@gluon.jit
 def copy_three(b0, b1, b2, c, p0, p1, p2, places, exists, CHANNELS: gl.constexpr):
     """Start the copies of channels CHANNELS*c and following of three tensors, as one group."""
     async_copy.async_copy_global_to_shared(b0.index(c), p0 + places + CHANNELS * c, mask=exists)
