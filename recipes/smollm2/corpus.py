@@ -36,7 +36,8 @@ def asked(words: Any, text: str) -> str:
 
 def spread_out(items: Sequence[str], count: int) -> list[str]:
     """`count` of `items`, evenly spaced."""
-    return [items[number * len(items) // count] for number in range(min(count, len(items)))]
+    kept = min(count, len(items))
+    return [items[number * len(items) // kept] for number in range(kept)]
 
 
 def answers(

@@ -24,7 +24,7 @@ from recipes.smollm2.corpus import capture_states, spread_out, store_target, wri
 from recipes.smollm2.intervals import change
 from recipes.smollm2.learning import bundle_folder, learn, run_folder
 from recipes.smollm2.measuring import Bench, measure, open_bench
-from recipes.smollm2.prompts import held_out_prompts, training_prompts
+from recipes.smollm2.prompts import TASKS
 from recipes.smollm2.settings import BASELINE, CARD, FOLDER, TOY, TOY_VARIANT, VARIANTS, Budget, Variant
 
 BUDGETS = {"card": CARD, "toy": TOY}
@@ -65,7 +65,9 @@ def data(work: Work, target: Path, gguf_file: str | None = None, device: Device 
     if not (work / "data.jsonl").exists():
         model, words = load_target(Source(str(plain)), dtype, device), load_tokenizer(Source(str(plain)))
         unfinished = work / "data.partial"
-        count = write_answers(model, words, spread_out(training_prompts(), budget.prompts), budget, unfinished)
+        count = write_answers(
+            model, words, spread_out(TASKS[budget.task]().training, budget.prompts), budget, unfinished
+        )
         unfinished.rename(work / "data.jsonl")
         say(f"{count} tokens of answers")
     say(f"{capture_states(work, device, precision)} rows captured")
@@ -164,7 +166,7 @@ def measure_all(work: Path, runs: Sequence[tuple[Variant, int]], device: str, si
         if measured_file(work, run).exists() or not (bundle_folder(work, *run) / "config.json").exists():
             continue
         if bench is None:
-            texts = spread_out(held_out_prompts(), budget.held_out)
+            texts = spread_out(TASKS[budget.task]().held_out, budget.held_out)
             bench = open_bench(work / "target", texts, budget, device, dtype)
             (work / "plain.json").write_text(json.dumps(round(bench.plain_tokens_per_second, 1)))
             say(f"plain decoding: {bench.plain_tokens_per_second:.1f} tokens a second")

@@ -10,6 +10,8 @@ from draftc.runtime.train.run import RunOptions
 from draftc.training import train
 from recipes.smollm2.settings import Budget, Variant
 
+SAVE_EVERY = 200  # steps; a run that was cut off goes on from there
+
 
 def run_folder(folder: Path, variant: Variant, seed: int) -> Path:
     """Where a run of `variant` keeps what it makes."""
@@ -38,7 +40,7 @@ def learn(folder: Path, variant: Variant, seed: int, budget: Budget, device: str
         chunk_blocks=budget.batch_size * budget.num_anchors,
         precision=precision,
         device=device,
-        save_every=budget.steps,
+        save_every=SAVE_EVERY,
         keep=1,
         log_every=20,
         seed=seed,

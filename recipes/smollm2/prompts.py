@@ -1,4 +1,7 @@
-"""What the target is asked: every request about every topic. Whole topics are held out, not requests."""
+"""What the target is asked."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 TOPICS = (
     "apples", "bread", "cheese", "coffee", "tea", "rice", "soup", "honey", "salt", "chocolate",
@@ -37,16 +40,31 @@ REQUESTS = (
 )
 
 
-def prompts(topics: tuple[str, ...]) -> list[str]:
-    """Every request about each of `topics`, in a fixed order."""
-    return [request.format(topic) for topic in topics for request in REQUESTS]
+COUNTING = "Write the numbers from {} to {}, separated by commas."
+FIRST, LAST, LONG = 10, 90, 40
 
 
-def training_prompts() -> list[str]:
-    """The prompts to learn from."""
-    return prompts(tuple(topic for topic in TOPICS if topic not in HELD_OUT))
+@dataclass(frozen=True)
+class Prompts:
+    """What is asked to learn from, and what to measure with."""
+
+    training: tuple[str, ...]
+    held_out: tuple[str, ...]
 
 
-def held_out_prompts() -> list[str]:
-    """The prompts to measure with, of topics that no training prompt has."""
-    return prompts(HELD_OUT)
+def requests() -> Prompts:
+    """Every request about every topic, whole topics held out."""
+    asked = {topic: tuple(request.format(topic) for request in REQUESTS) for topic in TOPICS}
+    return Prompts(
+        tuple(text for topic in TOPICS if topic not in HELD_OUT for text in asked[topic]),
+        tuple(text for topic in HELD_OUT for text in asked[topic]),
+    )
+
+
+def counting() -> Prompts:
+    """Lists of numbers, which the smallest draft learns in minutes; every tenth start is held out."""
+    texts = [COUNTING.format(start, start + LONG) for start in range(FIRST, LAST)]
+    return Prompts(tuple(text for at, text in enumerate(texts) if at % 10 != 5), tuple(texts[5::10]))
+
+
+TASKS: dict[str, Callable[[], Prompts]] = {"requests": requests, "counting": counting}

@@ -34,12 +34,13 @@ TOY_VARIANT = Variant("toy")
 class Budget:
     """Data, training and measuring of every variant alike.
 
-    `samples` answers to each of `prompts` at `temperature` (0: greedy), of at most `answer` tokens, in batches of
-    `sampled_at_once`. `steps` of `batch_size` rows with `num_anchors` blocks each. Acceptance on `held_out` prompts,
-    `new_tokens` each; of these prompts the first `timed` also one at a time, for speed, and the first `exact` in
-    float32, whose text must be the target's own greedy one.
+    `samples` answers to each of `prompts` of a `task` at `temperature` (0: greedy), of at most `answer` tokens, in
+    batches of `sampled_at_once`. `steps` of `batch_size` rows with `num_anchors` blocks each. Acceptance on `held_out`
+    prompts, `new_tokens` each; of these prompts the first `timed` also one at a time, for speed, and the first `exact`
+    in float32, whose text must be the target's own greedy one.
     """
 
+    task: str
     prompts: int
     samples: int
     answer: int
@@ -56,10 +57,12 @@ class Budget:
 
 
 CARD = Budget(
-    prompts=1840, samples=2, answer=192, temperature=0.7, steps=600, batch_size=32, num_anchors=32, learning_rate=1e-3,
-    held_out=160, timed=6, exact=8, new_tokens=96, sampled_at_once=1840,
+    task="requests", prompts=1840, samples=2, answer=192, temperature=0.7, sampled_at_once=1840,
+    steps=600, batch_size=32, num_anchors=32, learning_rate=1e-3,
+    held_out=160, timed=6, exact=8, new_tokens=96,
 )  # fmt: skip
 TOY = Budget(
-    prompts=256, samples=1, answer=64, temperature=0.0, steps=800, batch_size=8, num_anchors=24, learning_rate=2e-3,
-    held_out=16, timed=2, exact=2, new_tokens=40, sampled_at_once=64,
+    task="counting", prompts=72, samples=1, answer=64, temperature=0.0, sampled_at_once=72,
+    steps=300, batch_size=8, num_anchors=16, learning_rate=2e-3,
+    held_out=8, timed=2, exact=4, new_tokens=40,
 )  # fmt: skip
