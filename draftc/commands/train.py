@@ -7,11 +7,13 @@ import typer
 
 from draftc.commands.compile import compiled
 from draftc.commands.console import table
+from draftc.commands.objective import HELP, objective_numbers
 from draftc.commands.options import BackendName, OneLayout, Selection, require_device, require_folder
 from draftc.commands.training import (
     Accumulation,
     Arithmetic,
     BatchSize,
+    Card,
     ConfidenceWeight,
     Data,
     Epochs,
@@ -56,10 +58,12 @@ def train(
     kl_decay: KlDecay = 3.0,
     confidence: ConfidenceWeight = 1.0,
     selector: SelectorWeight = 1.0,
+    objective: Annotated[list[str] | None, typer.Option(help=HELP, metavar="KEY=VALUE")] = None,
     precision: Precision = Arithmetic.bf16,
     spread: Spread = Ranks.ddp,
     device: Place = None,
     backend: BackendName = None,
+    capability: Card = "detect",
     chunk_blocks: Annotated[int, typer.Option(min=0, help="Blocks whose logits exist at a time; 0: all.")] = 128,
     pack: Annotated[bool, typer.Option("--pack", help="Several documents in a row of --max-length tokens.")] = False,
     static_shapes: Annotated[bool, typer.Option("--static-shapes", help="Pad every batch alike.")] = False,
@@ -82,9 +86,11 @@ def train(
         from draftc.runtime.train.run import RunOptions
         from draftc.training import train as run
 
-        draft = compiled(layout, Selection(1, None, backend, None, None))
+        card = None if capability == "any" else capability
+        draft = compiled(layout, Selection(1, None, backend, card, None))
+        numbers = objective_numbers(objective or (), draft.layout.family.name, loss)
         goal = ObjectiveOptions(
-            loss, gamma, kl_scale=kl_scale, kl_decay=kl_decay, confidence=confidence, selector=selector
+            loss, gamma, kl_scale=kl_scale, kl_decay=kl_decay, confidence=confidence, selector=selector, **numbers
         )
         how = RunOptions(
             target, data, output, evaluation, steps, epochs, batch_size, accumulation, learning_rate,

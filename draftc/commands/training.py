@@ -54,6 +54,9 @@ class Ranks(StrEnum):
 
 Precision = Annotated[Arithmetic, typer.Option(help="bf16 has float32 weights to train.")]
 Spread = Annotated[Ranks, typer.Option(help="Over ranks: ddp (each has all weights) or fsdp (FSDP2).")]
+Card = Annotated[
+    str, typer.Option("--capability", help="CUDA capability to choose backends for, e.g. 9.0, `detect` or `any`.")
+]
 Place = Annotated[Device | None, typer.Option("--device", help="By default cuda where there is a card.")]
 
 

@@ -88,3 +88,47 @@ def test_a_card_that_is_not_there(terminal, command: str) -> None:
     ran = terminal(command, "x.yaml", "--target", "t", "--data", "d", "--output", "o", "--device", "cuda")
     assert ran.code == 2
     assert "this machine has no CUDA device" in ran.words
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
+    """What `draftc train` hands to the trainer, which does not run."""
+    found: list[tuple] = []
+
+    def record(*arguments: object) -> dict[str, float]:
+        found.append(arguments)
+        return {}
+
+    monkeypatch.setattr("draftc.training.train", record)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("card", "arguments", "wanted"),
+    [
+        ((9, 0), (), (9, 0)),
+        (None, (), None),
+        ((9, 0), ("--capability", "any"), None),
+        ((9, 0), ("--capability", "8.6"), (8, 6)),
+        ((9, 0), ("--capability", "detect"), (9, 0)),
+    ],
+)
+def test_backends_are_chosen_for_the_card_at_hand(
+    home: Path, tmp_path: Path, started: list[tuple], monkeypatch: pytest.MonkeyPatch,
+    card: tuple[int, int] | None, arguments: tuple[str, ...], wanted: tuple[int, int] | None,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("draftc.compiler.passes.select.detected_capability", lambda: card)
+    call(home, "train", "--data", home / "data.jsonl", "--output", tmp_path, *arguments)
+    assert started[0][0].program.options.capability == wanted
+
+
+def test_numbers_of_the_objective_reach_the_trainer(home: Path, tmp_path: Path, started: list[tuple]) -> None:
+    usual = ("--data", home / "data.jsonl", "--output", tmp_path, "--loss", "dpace")
+    call(home, "train", *usual, "--objective", "dpace_alpha=0.25")
+    assert started[0][2].dpace_alpha == 0.25
+    with pytest.raises(CommandError, match="did you mean `dpace_alpha`") as caught:
+        call(home, "train", *usual, "--objective", "dpace_alpa=0.25")
+    assert caught.value.exit_code == 2
+    with pytest.raises(CommandError, match="is not a compute capability"):
+        call(home, "train", *usual, "--capability", "nine")
+    assert len(started) == 1
