@@ -9,6 +9,8 @@ from draftc.commands.compile import compiled
 from draftc.commands.options import OneLayout, Selection, require_device, require_folder
 from draftc.commands.training import Arithmetic, BatchSize, Data, MaxLength, Place, Precision, Target, material_errors
 
+EXAMPLES = ("draftc capture layout.yaml --target models/qwen3-4b --data train.jsonl --output states",)
+
 
 def capture(
     layout: OneLayout,

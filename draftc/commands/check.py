@@ -8,6 +8,12 @@ import typer
 from draftc.commands.options import Layouts
 from draftc.commands.reading import rendered, report_of
 
+EXAMPLES = (
+    "draftc check layout.yaml other.yaml",
+    "draftc check - < layout.yaml",
+    "draftc check layout.yaml --format github --deny-warnings",
+)
+
 
 class Format(StrEnum):
     """How findings are written."""

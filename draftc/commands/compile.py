@@ -22,6 +22,12 @@ from draftc.commands.reading import layout_of
 if TYPE_CHECKING:
     from draftc.compiler.api import CompiledDraft
 
+EXAMPLES = (
+    "draftc compile layout.yaml",
+    "draftc compile qwen3-4b-dflash --output drafts --weights random",
+    "draftc compile --all --check",
+)
+
 Names = Annotated[list[str] | None, typer.Argument(help=LAYOUT_HELP, metavar="LAYOUT...", show_default=False)]
 Output = Annotated[Path, typer.Option("--output", "-o", help="Folder that gets a bundle folder per layout.")]
 Check = Annotated[bool, typer.Option("--check", help="Write nothing; exit 1 when a bundle is missing or stale.")]

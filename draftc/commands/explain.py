@@ -8,6 +8,12 @@ import typer
 from draftc.commands.failure import CommandError
 from draftc.commands.reading import wants_color
 
+EXAMPLES = (
+    "draftc explain DC203",
+    "draftc explain kv-heads-not-divisor",
+    "draftc explain --list",
+)
+
 
 def explain(
     code: Annotated[str, typer.Argument(help="A code such as DC203, 203 or kv-heads-not-divisor.")] = "",

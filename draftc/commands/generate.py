@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 
     from draftc.runtime.generation.result import Generation
 
+EXAMPLES = (
+    'draftc generate runs/mine --target Qwen/Qwen3-4B --prompt "The first primes are" --compare',
+    "draftc generate runs/mine --target models/qwen3-4b --chat --prompt - --temperature 0.7 < question.txt",
+)
+
 
 class Dtype(StrEnum):
     """Dtypes that models can be loaded in."""

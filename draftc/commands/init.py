@@ -7,6 +7,11 @@ import typer
 
 from draftc.commands.failure import CommandError, refused_by_system
 
+EXAMPLES = (
+    "draftc init",
+    "draftc init drafts/mine.yaml --target qwen3-8b --layers 3 --block-size 8",
+)
+
 
 def init(
     file: Annotated[Path, typer.Argument(help="Where to write the layout.")] = Path("layout.yaml"),

@@ -15,6 +15,13 @@ if TYPE_CHECKING:
     from draftc.compiler.api import CompiledDraft
     from draftc.spec.layout import Layout
 
+EXAMPLES = (
+    "draftc inspect layout.yaml",
+    "draftc inspect qwen3-4b-kda-gqa --why rope",
+    "draftc inspect layout.yaml --graph --passes",
+    "draftc inspect layout.yaml --capability 9.0 --package flash-attn",
+)
+
 
 def inspect(
     layout: OneLayout,

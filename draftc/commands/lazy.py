@@ -14,8 +14,12 @@ class Commands(UserDict[str, Any]):
     """
 
     def __getitem__(self, name: str) -> Any:
-        """Import the function behind `name` and return its command. Raises KeyError for an unknown name."""
+        """Import the function behind `name` and return its command; EXAMPLES of its module end the help.
+
+        Raises KeyError for an unknown name.
+        """
         module, _, function = super().__getitem__(name).partition(":")
+        found = import_module(f"draftc.commands.{module}")
         alone = typer.Typer(add_completion=False)
-        alone.command(name)(getattr(import_module(f"draftc.commands.{module}"), function))
+        alone.command(name, epilog="\n\n".join(["Examples:", *found.EXAMPLES]))(getattr(found, function))
         return typer.main.get_command(alone)

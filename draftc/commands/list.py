@@ -2,6 +2,8 @@
 
 import typer
 
+EXAMPLES = ("draftc list",)
+
 
 def list_shipped() -> None:
     """List the shipped layouts and the target presets."""

@@ -17,8 +17,13 @@ LAYOUT_HELP = "A layout file, `-` for standard input, or the name of a shipped l
 Layouts = Annotated[list[str], typer.Argument(help=LAYOUT_HELP, metavar="LAYOUT...")]
 OneLayout = Annotated[str, typer.Argument(help=LAYOUT_HELP, metavar="LAYOUT")]
 Opt = Annotated[int, typer.Option(min=0, max=2, help="0 plain, 1 keeps the numbers, 2 may reorder sums.")]
-Disable = Annotated[list[str] | None, typer.Option(help="Pass to leave out, repeatable.", metavar="PASS")]
-BackendName = Annotated[str | None, typer.Option(help="Backend for every layer whose operation it implements.")]
+Disable = Annotated[
+    list[str] | None,
+    typer.Option(help="Pass to leave out, repeatable: annotate, verify, select, fuse or cost.", metavar="PASS"),
+]
+BackendName = Annotated[
+    str | None, typer.Option(help="Backend for every layer whose operation it implements, e.g. sdpa,kda_block.")
+]
 Capability = Annotated[
     str | None, typer.Option(help="CUDA capability to select for, e.g. 9.0, or `detect`. Any by default.")
 ]

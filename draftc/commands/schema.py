@@ -6,6 +6,12 @@ import typer
 
 from draftc.commands.failure import CommandError
 
+EXAMPLES = (
+    "draftc schema > layout-1.schema.json",
+    "draftc schema report-1",
+    "draftc schema --path",
+)
+
 NAMES = "layout-1, report-1 for `check --format json`, or inspect-1 for `inspect --json`."
 
 

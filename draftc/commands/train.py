@@ -37,6 +37,12 @@ from draftc.commands.training import (
     material_errors,
 )
 
+EXAMPLES = (
+    "draftc train layout.yaml --target models/qwen3-4b --data train.jsonl --eval-data held-out.jsonl",
+    "draftc train layout.yaml --target models/qwen3-4b --data states --steps 2000",
+    "torchrun --nproc-per-node 8 --no-python draftc train layout.yaml --target models/qwen3-4b --data states",
+)
+
 
 def train(
     layout: OneLayout,

@@ -9,6 +9,12 @@ import typer
 from draftc.commands.console import errors, progress, table
 from draftc.commands.options import Device
 
+EXAMPLES = (
+    "draftc verify generated/qwen3-4b-dflash",
+    "draftc verify generated/* --dtype float64",
+    "draftc verify drafts/mine --device cuda --dtype bfloat16 --backend flex --backend sdpa",
+)
+
 
 class Precision(StrEnum):
     """Dtypes that a bundle can be run in."""

@@ -1,13 +1,19 @@
 """Commands are imported when they are asked for, and nothing that lists them misses one."""
 
 import os
+import re
+import shlex
 import subprocess
 import sys
+from importlib import import_module
+from pathlib import Path
 
 import pytest
 
 from draftc.cli import COMMANDS
 from draftc.commands.lazy import Commands
+
+ROOT = Path(__file__).parents[2]
 
 
 def completed(words: str, shell: str) -> str:
@@ -57,3 +63,38 @@ def test_no_other_command_is_imported(arguments: list[str]) -> None:
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     loaded = set(ran.stdout.splitlines()[-1].split()[1:])
     assert loaded & COMMANDS.keys() == set(arguments[:1]) & COMMANDS.keys()
+
+
+def arguments_in(text: str) -> list[list[str]]:
+    """The arguments of every `draftc ...` command in a text of shell lines, without redirections."""
+    lines = (line.strip() for line in text.replace("\\\n", " ").splitlines())
+    words = [
+        shlex.split(line.partition(" < ")[0].partition(" > ")[0], comments=True) for line in lines if "draftc " in line
+    ]
+    found = [line[next(i for i, word in enumerate(line) if word.endswith("draftc")) + 1 :] for line in words]
+    return [[word for word in line if word != "&&"] for line in found]
+
+
+def shown_in_documents() -> list[list[str]]:
+    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))]
+    blocks = [block for text in texts for block in re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)]
+    return [line for block in blocks for line in arguments_in(block) if line and line[0] in COMMANDS]
+
+
+def shown_in_help() -> list[list[str]]:
+    modules = [import_module(f"draftc.commands.{place.partition(':')[0]}") for place in COMMANDS.values()]
+    return [line for module in modules for example in module.EXAMPLES for line in arguments_in(example)]
+
+
+def test_every_command_shows_examples() -> None:
+    assert {line[0] for line in shown_in_help()} == COMMANDS.keys()
+    assert len(shown_in_documents()) >= 4
+
+
+@pytest.mark.parametrize("arguments", [*shown_in_help(), *shown_in_documents()], ids=" ".join)
+def test_every_example_is_a_command_that_there_is(arguments: list[str]) -> None:
+    Commands(COMMANDS)[arguments[0]].make_context(arguments[0], arguments[1:])
+
+
+def test_help_ends_with_the_examples(terminal) -> None:
+    assert "Examples: draftc check layout.yaml other.yaml" in terminal("check", "--help").words
