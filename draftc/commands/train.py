@@ -79,6 +79,9 @@ def train(
     save_every: Annotated[int, typer.Option(min=1, help="Steps between checkpoints.")] = 500,
     keep: Annotated[int, typer.Option(min=1, help="Checkpoints that are kept.")] = 3,
     evaluate_every: Annotated[int | None, typer.Option(min=1, help="Steps between evaluations.")] = None,
+    keep_best: Annotated[
+        bool, typer.Option("--keep-best", help="End with the checkpoint that is accepted longest on --eval-data.")
+    ] = False,
     log_every: Annotated[int, typer.Option(min=1, help="Steps between lines of the log.")] = 10,
     workers: Annotated[int, typer.Option(min=0, help="Processes that prepare data.")] = 0,
     resume: Annotated[bool, typer.Option(help="Go on from the last whole checkpoint in --output.")] = True,
@@ -104,7 +107,7 @@ def train(
             static_shapes=static_shapes, checkpoint_layers=checkpoint_layers,
             precision=precision.value, spread=spread.value, device=device,
             save_every=save_every, keep=keep, evaluate_every=evaluate_every, log_every=log_every,
-            workers=workers, resume=resume, seed=seed,
+            workers=workers, resume=resume, seed=seed, keep_best=keep_best,
         )  # fmt: skip
         metrics = run(draft, how, goal, weights)
     report(metrics, output / draft.layout.name)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from draftc.runtime.objectives.acceptance import acceptance_counts
+from draftc.runtime.objectives.acceptance import Count, acceptance_counts
 from draftc.runtime.objectives.steps import ObjectiveError, Scored, Steps
 from draftc.runtime.objectives.term import Objective
 
@@ -22,8 +22,9 @@ def chunked_sums(
     steps: Steps,
     size: int,
     recomputing: Recomputing = nullcontext,
+    count: Count = acceptance_counts,
 ) -> tuple[Tensor, Tensor]:
-    """The numerators of the terms, `[terms]`, and `acceptance_counts`, over all blocks; exact, since both add up.
+    """The numerators of the terms, `[terms]`, and what `count` counts, over all blocks; exact, since both add up.
 
     `score` makes logits of a slice of `rows`, tensors with one entry per block, and of `steps`. `size` is the number of
     blocks of a slice; 0 takes all at once and keeps them. `recomputing` is entered around every second computation.
@@ -35,7 +36,7 @@ def chunked_sums(
 
     def sums(part: Steps, *values: Tensor | None) -> tuple[Tensor, Tensor]:
         scored = score(values, part)
-        return objective.numerators(part, scored), acceptance_counts(part, scored)
+        return objective.numerators(part, scored), count(part, scored)
 
     if not size:
         return sums(steps, *rows)

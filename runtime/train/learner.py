@@ -13,6 +13,7 @@ from draftc.runtime.batch import DraftBatch
 from draftc.runtime.config import DraftConfig
 from draftc.runtime.draft import DraftModel
 from draftc.runtime.heads.vocabulary import draft_rows
+from draftc.runtime.objectives.acceptance import Count, acceptance_counts, no_counts
 from draftc.runtime.objectives.chunked import chunked_sums
 from draftc.runtime.objectives.steps import Scored, Steps, needed
 from draftc.runtime.objectives.term import Objective
@@ -87,7 +88,7 @@ class DraftLearner(nn.Module):
             yield
 
     def forward(self, batch: DraftBatch, features: Features) -> tuple[Tensor, Tensor]:
-        """The numerators of the objective, `[terms]`, and `acceptance_counts` of `batch`.
+        """The numerators of the objective, `[terms]`, and `acceptance_counts` of `batch`, none while training.
 
         Raises `ObjectiveError` when a term needs what draft or data do not have.
         """
@@ -96,7 +97,14 @@ class DraftLearner(nn.Module):
             found = self.draft.block_rows(hidden, batch.previous, self.vocabulary.embed)
             rows = tuple(None if value is None else value.flatten(0, 1) for value in found)
             steps = self.steps(batch, features.final)
-            return chunked_sums(self.objective, self.scored, rows, steps, self.chunk_blocks, self.recomputing)
+            return chunked_sums(
+                self.objective, self.scored, rows, steps, self.chunk_blocks, self.recomputing, self.count
+            )
+
+    @property
+    def count(self) -> Count:
+        """What is counted besides: how far blocks are accepted, unless the learner is training."""
+        return no_counts if self.training else partial(acceptance_counts, drafted=self.draft.slots.drafted)
 
     def hidden(self, batch: DraftBatch, features: Features) -> Tensor:
         """What the draft's final norm returns for all blocks, `[R, N·b, H]`."""

@@ -33,6 +33,7 @@ from draftc.runtime.train.trainer import DraftTrainer, WriteBundle
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 SPREADS = ("ddp", "fsdp")
+BEST_BY = "eval_acceptance_length"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,7 @@ class RunOptions:
 
     `steps` counts optimiser steps; None: `epochs` decide. `pack` fills rows of `max_length` tokens with several
     documents. `static_shapes` pads every batch alike. `chunk_blocks` bounds how many blocks have logits at a time.
+    `keep_best` evaluates at every checkpoint, and ends with the weights of the one whose acceptance length is largest.
     """
 
     target: Path
@@ -71,6 +73,7 @@ class RunOptions:
     workers: int = 0
     resume: bool = True
     seed: int = 42
+    keep_best: bool = False
 
     def __post_init__(self) -> None:
         """Raise `TrainingError` for what cannot be."""
@@ -79,6 +82,8 @@ class RunOptions:
         small = [n for n in ("batch_size", "accumulation", "num_anchors", "save_every", "keep") if getattr(self, n) < 1]
         if small or self.max_length < 2:
             raise TrainingError(f"{', '.join(small) or 'max_length'} is too small")
+        if self.keep_best and (self.evaluation is None or self.evaluate_every not in (None, self.save_every)):
+            raise TrainingError("the best checkpoint is found by evaluating every one: give data, and one interval")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +113,11 @@ def training_arguments(options: RunOptions) -> TrainingArguments:
         max_grad_norm=options.max_grad_norm,
         optim="adamw_torch" if on_cpu else "adamw_torch_fused",
         save_steps=options.save_every,
-        save_total_limit=options.keep,
+        save_total_limit=max(options.keep, 2) if options.keep_best else options.keep,  # the best and the last
         eval_strategy="steps" if options.evaluation else "no",
         eval_steps=options.evaluate_every or options.save_every,
+        metric_for_best_model=BEST_BY if options.keep_best else None,
+        greater_is_better=True if options.keep_best else None,
         logging_steps=options.log_every,
         logging_nan_inf_filter=False,
         report_to="none",
@@ -208,6 +215,8 @@ def train(
     trainer = trainer_of(draft, objective, taps, options, args, found, write_bundle)
     checkpoint = last_checkpoint(options.output) if options.resume else None
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    if options.keep_best:
+        trainer.take_best()
     return trainer
 
 

@@ -20,7 +20,7 @@ from draftc.runtime.train.checkpoint import (
     write_optimizer,
 )
 from draftc.runtime.train.errors import TrainingDataError, TrainingError
-from draftc.runtime.train.evaluation import evaluation_counts
+from draftc.runtime.train.evaluation import Evaluated, evaluation_sums
 from draftc.runtime.train.feed import Collator, Draws, Fed
 from draftc.runtime.train.learner import DraftLearner
 from draftc.runtime.train.sharding import is_sharded
@@ -28,6 +28,14 @@ from draftc.runtime.train.taps import Features, Taps, tapped
 
 WriteBundle = Callable[[Path, dict[str, Tensor]], None]
 SCHEDULER = "scheduler.pt"
+
+
+def measures(report: AcceptanceReport) -> dict[str, float]:
+    """The numbers of `report` by the words under which logs show them."""
+    values = {"accuracy": report.accuracy, "acceptance_length": report.acceptance_length, "blocks": report.blocks}
+    if report.expected_length is not None:
+        values["expected_length"] = report.expected_length
+    return values | {f"acceptance_at_{number}": share for number, share in enumerate(report.survival, start=1)}
 
 
 class NewAnchors(TrainerCallback):
@@ -143,29 +151,34 @@ class DraftTrainer(Trainer):
         ignore_keys: list[str] | None = None,  # noqa: ARG002 - nothing is returned that could be ignored
         metric_key_prefix: str = "eval",
     ) -> dict[str, float]:
-        """Accuracy and acceptance length over the whole evaluation set, exact for any number of ranks.
+        """Loss, accuracy and acceptance over the whole evaluation set, exact for any number of ranks.
 
-        Raises `TrainingError` when there is none.
+        `acceptance_at_k` is the share of blocks that are accepted up to and with their k-th token; see
+        `AcceptanceReport`. Raises `TrainingError` when there are no data.
         """
         draws = eval_dataset or self.evaluation
         if draws is None:
             raise TrainingError("there are no data to evaluate on")
-        report = self.acceptance(draws)
-        values = {"accuracy": report.accuracy, "acceptance_length": report.acceptance_length, "blocks": report.blocks}
-        if report.expected_length is not None:
-            values["expected_length"] = report.expected_length
+        sums, knows_target = self.evaluated(draws)
+        values = measures(acceptance_report(sums.counts, knows_target))
+        if (sums.denominators > 0).all():
+            values["loss"] = self.learner.objective.combine(sums.numerators, sums.denominators, self.progress).item()
         metrics = {f"{metric_key_prefix}_{name}": float(value) for name, value in values.items()}
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
-    def acceptance(self, draws: Draws) -> AcceptanceReport:
-        """How far the draft is accepted along the sequences of `draws`, whose own epoch decides the anchors."""
+    def evaluated(self, draws: Draws) -> tuple[Evaluated, bool]:
+        """The sums over the sequences of `draws` on all ranks, and whether targets were known.
+
+        The epoch of `draws`, which nothing moves, decides the anchors: evaluations of a run see the same blocks.
+        """
         model = self.model_wrapped
         was_training = model.training
         model.eval()
-        counts, knows_target = evaluation_counts(
+        sums, knows_target = evaluation_sums(
             model,
+            self.learner,
             draws,
             self.collator,
             self.features,
@@ -174,7 +187,7 @@ class DraftTrainer(Trainer):
             self.args.device,
         )
         model.train(was_training)
-        return acceptance_report(self.accelerator.reduce(counts, reduction="sum"), knows_target)
+        return Evaluated(*(self.accelerator.reduce(each, reduction="sum") for each in sums)), knows_target
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Write the draft as a bundle to `output_dir`, and its float32 weights beside it."""
@@ -186,6 +199,13 @@ class DraftTrainer(Trainer):
             self.write_bundle(folder, state)
             write_masters(state, folder)
         self.accelerator.wait_for_everyone()  # other ranks add to the folder, which must be a bundle by then
+
+    def take_best(self) -> None:
+        """Go back to the weights of the checkpoint whose evaluation was best. Raises `TrainingError` without one."""
+        best = self.state.best_model_checkpoint
+        if best is None:
+            raise TrainingError("no checkpoint of this run was evaluated")
+        read_masters(self.learner, Path(best))
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         read_masters(model or self.learner, Path(resume_from_checkpoint))

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from draftc.runtime.batch import batch_of
+from draftc.runtime.batch import Document, batch_of
 from draftc.runtime.objectives.acceptance import acceptance_report
-from draftc.runtime.packing import PackingError, first_fit, one_per_row, trimmed
+from draftc.runtime.packing import Packing, PackingError, first_fit, one_per_row, trimmed
 from draftc.runtime.rows import DraftInputError
 from draftc.runtime.train.errors import TrainingError
 from draftc.runtime.train.frozen import FrozenVocabulary, OutputHead, TokenTable
@@ -15,6 +15,13 @@ from tests.runtime.headed import FAMILIES, headed
 from tests.training.material import LENGTHS, documents, features, learner, shape_of, step, vocabulary
 
 SOME = ("dflash", "dflash2", "domino-shifted-prefix", "dspark-rnn", "dspark-own-gated")
+
+
+def acceptance(trained: DraftLearner, given: list[Document], packing: Packing | None = None) -> Tensor:
+    """The acceptance counts of `given`."""
+    with torch.no_grad():
+        batch = batch_of(given, shape_of(trained.draft), packing)
+        return trained.eval()(batch, features(trained.draft, given))[1]
 
 
 def assert_same(got: dict[str, Tensor], want: dict[str, Tensor], tolerance: float = 1e-11) -> None:
@@ -32,7 +39,7 @@ def test_slices_add_up_to_the_whole(family: str, size: int) -> None:
     want, got = step(whole, given, states), step(sliced, given, states)
     assert got[0].item() == pytest.approx(want[0].item(), rel=1e-12)
     assert_same(got[1], want[1])
-    assert torch.allclose(got[2], want[2], rtol=1e-12)
+    assert torch.allclose(acceptance(sliced, given), acceptance(whole, given), rtol=1e-12)
 
 
 @pytest.mark.parametrize("family", SOME)
@@ -46,7 +53,7 @@ def test_packed_rows_are_padded_rows(family: str, width: int) -> None:
     padded, packed = step(trained, given, states), step(trained, given, states, plan)
     assert packed[0].item() == pytest.approx(padded[0].item(), rel=1e-12)
     assert_same(packed[1], padded[1])
-    assert torch.allclose(packed[2], padded[2], rtol=1e-12)
+    assert torch.allclose(acceptance(trained, given, plan), acceptance(trained, given), rtol=1e-12)
     offsets = plan.offsets.tolist()
     for row, numbers in enumerate(plan.rows):
         wanted = [
@@ -172,19 +179,58 @@ def test_acceptance_is_the_run_of_right_tokens() -> None:
         _, counts = trained(batch, states)
         scores = trained.draft.block_scores(trained.hidden(batch, states), batch.previous, trained.vocabulary.lm_head)
     chosen, right, runs, blocks, supervised = scores.scores.argmax(-1), 0, 0, 0, 0
+    held, known = [0] * chosen.shape[2], [0] * chosen.shape[2]
     for row in range(chosen.shape[0]):
         for block in range(chosen.shape[1]):
-            going = True
+            going = whole = True
             for k in range(chosen.shape[2]):
                 counted = batch.weights[row, block, k] > 0
                 hit = bool(counted) and chosen[row, block, k] == batch.labels[row, block, k]
                 going = going and bool(hit)
                 supervised, right, runs = supervised + int(counted), right + int(hit), runs + int(going)
+                whole = whole and bool(counted)
+                held[k], known[k] = held[k] + int(going), known[k] + int(whole)
             blocks += bool((batch.weights[row, block] > 0).any())
     assert counts[:4].tolist() == [right, supervised, runs, blocks]
+    assert counts[5:].tolist() == [*held, *known]
     report = acceptance_report(counts, knows_target=True)
+    assert report.survival == tuple(a / b for a, b in zip(held, known, strict=True))
     assert report.acceptance_length == 1 + runs / blocks
     assert 1 <= report.expected_length <= 1 + trained.draft.slots.steps
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_evaluation_accepts_what_decoding_would_draft(family: str) -> None:
+    trained = learner(family, "context", "scan").eval()
+    draft, given = trained.draft, documents(trained.draft, (14, 12), seed=7)
+    states = features(draft, given)
+    embed, lm_head = trained.vocabulary.embed, trained.vocabulary.lm_head
+    with torch.no_grad():
+        batch = batch_of(given, shape_of(draft, 1))
+        drafted = draft.draft_tokens(trained.hidden(batch, states), batch.tokens[:, 0, 0], lm_head, embed).tokens
+        plant(given, batch.anchors[:, 0].tolist(), drafted)
+        batch = batch_of(given, shape_of(draft, 1))
+        _, counts = trained(batch, states)
+    wanted = batch.labels[:, 0, : draft.slots.drafted]
+    supervised = batch.weights[:, 0, : draft.slots.drafted] > 0
+    runs = ((drafted == wanted) & supervised).long().cumprod(-1).sum(-1)
+    assert runs.sum() > 0
+    assert counts[2].item() == runs.sum().item()
+    assert len(counts) == 5 + 2 * draft.slots.drafted
+    assert acceptance_report(counts, knows_target=True).acceptance_length <= 1 + draft.slots.drafted
+
+
+def plant(given: list[Document], anchors: list[int], drafted: Tensor) -> None:
+    """Write `drafted [D, T]` behind the anchors of `given`, as far as the documents go."""
+    for document, anchor, tokens in zip(given, anchors, drafted, strict=True):
+        room = min(len(tokens), len(document.input_ids) - anchor - 1)
+        document.input_ids[anchor + 1 : anchor + 1 + room] = tokens[:room]
+
+
+def test_training_counts_nothing() -> None:
+    trained = learner("dflash")
+    given = documents(trained.draft)
+    assert step(trained, given, features(trained.draft, given))[2].shape == (0,)
 
 
 def test_a_target_of_another_size_is_refused() -> None:

@@ -129,6 +129,33 @@ def test_packing_changes_no_loss(home: Path, tmp_path: Path) -> None:
         run(home, tmp_path / "scan", "hybrid", pack=True)
 
 
+def test_evaluation_reports_loss_and_every_position(home: Path, tmp_path: Path) -> None:
+    found = run(home, tmp_path / "own", steps=2, evaluation=home / "held.jsonl")
+    shares = [found[f"eval_acceptance_at_{k}"] for k in (1, 2, 3)]
+    assert "eval_acceptance_at_4" not in found
+    assert 1 <= found["eval_acceptance_length"] <= 1 + sum(shares) + 1e-9
+    assert shares == sorted(shares, reverse=True)
+    split = run(home, tmp_path / "split", steps=2, evaluation=home / "held.jsonl", loss="ce", batch_size=1)
+    assert split.keys() == found.keys()
+    again = run(home, tmp_path / "own", steps=2, evaluation=home / "held.jsonl", batch_size=3)
+    assert all(again[name] == pytest.approx(value, rel=1e-5) for name, value in found.items() if name != "epoch")
+
+
+def test_the_best_checkpoint_is_kept(home: Path, tmp_path: Path) -> None:
+    changes = {"evaluation": home / "held.jsonl", "steps": 10, "save_every": 2, "keep": 1, "learning_rate": 0.3}
+    found = run(home, tmp_path, keep_best=True, **changes)
+    state = json.loads((last_checkpoint(tmp_path) / "trainer_state.json").read_text(encoding="utf-8"))
+    lengths = {e["step"]: e["eval_acceptance_length"] for e in state["log_history"] if "eval_accuracy" in e}
+    best = max(lengths, key=lambda step: (lengths[step], -step))
+    assert sorted(lengths) == [2, 4, 6, 8, 10]
+    assert state["best_model_checkpoint"] == str(tmp_path / f"checkpoint-{best}")
+    assert found["eval_acceptance_length"] == pytest.approx(lengths[best])
+    assert same(load_file(tmp_path / "tiny" / "model.safetensors"), masters(tmp_path, best))
+    for wrong in ({"evaluation": None}, {"evaluate_every": 3}):
+        with pytest.raises(TrainingError, match="best checkpoint"):
+            options(home, tmp_path, keep_best=True, **{**changes, **wrong})
+
+
 def test_what_cannot_be_trained_on_is_said(home: Path, tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="does not exist"):
         run(home, tmp_path / "a", data=home / "nothing.jsonl")
