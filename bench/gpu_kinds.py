@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from record import run_sections
+from record import Section, run_sections
 from torch import Tensor, nn
 from transformers.cache_utils import DynamicLayer
 
@@ -46,6 +46,7 @@ CARD, DRY = Sizes(128, 16, 16, 128, 2048), Sizes(6, 8, 2, 16, 40)
 
 
 # Each case tunes some 180 candidates of fla-core's kernels, which takes minutes; `tune.py` compiles them side by side.
+PLAIN, PEER = ("kda_recurrent", "kda_block", "kda_triton"), ("kda_fla",)
 TUNED = ("float32, bound -5.0, state True", "float32, bound -5.0, states")
 
 
@@ -95,41 +96,50 @@ def states(bound: float | None, anchors: Tensor, backend: str, *inputs: Tensor |
     return kda_states(*inputs[1:], anchors, View(None, backend, 0.0, None), bound)
 
 
-def kda_agreements(sizes: Sizes, device: str) -> dict[str, Any]:
-    """Compare every backend with the recurrence, for both gates, with and without a state."""
-    found: dict[str, Any] = {}
-    for dtype in (torch.float32, torch.bfloat16):
-        for bound in (-5.0, None):
+def kda_agreements(sizes: Sizes, device: str) -> Section:
+    """Compare every backend with the recurrence, for both gates, with and without a state; fla-core's last."""
+    cases = [(dtype, bound) for dtype in (torch.float32, torch.bfloat16) for bound in (-5.0, None)]
+    for backends in (PLAIN, PEER):
+        for dtype, bound in cases:
             word = f"{str(dtype).removeprefix('torch.')}, bound {bound}"
-            for with_state in (False, True):
-                case = f"{word}, state {with_state}"
-                inputs = kda_inputs(sizes, with_state, dtype, device)
-                found[case] = against_recurrence(case, partial(core, bound), inputs, dtype)
-            found[f"{word}, states"] = states_agreement(f"{word}, states", sizes, dtype, bound, device)
-    return found
+            for state in (False, True):
+                case = f"{word}, state {state}"
+                yield from compared_cases(case, backends, partial(core_agreement, state, sizes, dtype, bound, device))
+            case = f"{word}, states"
+            yield from compared_cases(case, backends, partial(states_agreement, sizes, dtype, bound, device))
+
+
+def compared_cases(case: str, backends: tuple[str, ...], compare: Callable[[str], Any]) -> Section:
+    """Each of `backends` in `case`, or why it takes no part."""
+    for backend in backends:
+        reason = not_run(backend, case)
+        yield f"{case}, {backend}", partial(str, reason) if reason else partial(compare, backend)
+
+
+def core_agreement(
+    with_state: bool, sizes: Sizes, dtype: torch.dtype, bound: float | None, device: str, backend: str
+) -> dict[str, Any]:
+    """Compare a pass over independent blocks."""
+    return against_recurrence(partial(core, bound), kda_inputs(sizes, with_state, dtype, device), dtype, backend)
 
 
 def states_agreement(
-    case: str, sizes: Sizes, dtype: torch.dtype, bound: float | None, device: str
-) -> dict[str, dict[str, Any] | str]:
+    sizes: Sizes, dtype: torch.dtype, bound: float | None, device: str, backend: str
+) -> dict[str, Any]:
     """Compare the states before 16 random anchors in each of two rows of context."""
     rows = sizes.cached // 2
     inputs = kda_inputs(Sizes(2, rows, sizes.heads, sizes.width, sizes.cached), True, dtype, device)
     anchors = torch.randint(0, rows + 1, (2, 16), device=device)
-    return against_recurrence(case, partial(states, bound, anchors), inputs, dtype)
+    return against_recurrence(partial(states, bound, anchors), inputs, dtype, backend)
 
 
 def against_recurrence(
-    case: str, run: Callable[..., Tensor], inputs: list[Tensor | None], dtype: torch.dtype
-) -> dict[str, dict[str, Any] | str]:
-    """Compare `run(backend, *inputs)` for each backend with the recurrence on float64 copies of `inputs`."""
+    run: Callable[..., Tensor], inputs: list[Tensor | None], dtype: torch.dtype, backend: str
+) -> dict[str, Any]:
+    """Compare `run(backend, *inputs)` with the recurrence on float64 copies of `inputs`."""
     wide = [None if value is None else value.detach().double().requires_grad_() for value in inputs]
     wanted = with_gradients(partial(run, "kda_recurrent"), wide)
-    found: dict[str, dict[str, Any] | str] = {}
-    for backend in ("kda_recurrent", "kda_block", "kda_triton", "kda_fla"):
-        found[backend] = not_run(backend, case) or verdict(wanted, with_gradients(partial(run, backend), inputs), dtype)
-    print(case, found, flush=True)
-    return found
+    return verdict(wanted, with_gradients(partial(run, backend), inputs), dtype)
 
 
 def not_run(backend: str, case: str) -> str | None:
@@ -186,32 +196,35 @@ def milliseconds(step: Callable[[], object], device: str, repeats: int = 9) -> f
     return round(1e3 * sorted(times)[repeats // 2], 3)
 
 
-def form_agreements(sizes: Sizes, device: str) -> dict[str, Any]:
+def form_agreements(sizes: Sizes, device: str) -> Section:
     """Compare the forms of a decoding step of each layout's latent attention, and time them."""
-    found: dict[str, Any] = {}
     for name in MLA_LAYOUTS:
-        layout = draftc.load(name)
-        spec = next(each for each in layout.attentions.values() if isinstance(each, Mla))
         for dtype, limit in ((torch.float32, 1e-4), (torch.bfloat16, ROUNDED)):
-            step = Step(layout, spec, sizes.cached, device, dtype)
-            expanded, absorbed = (step.last(form).float() for form in ("expanded", "absorbed"))
-            error = float((expanded - absorbed).norm() / expanded.norm())
-            times = {form: milliseconds(partial(step.last, form), device) for form in step.forms}
             word = f"{name} {str(dtype).removeprefix('torch.')}"
-            found[word] = {"agrees": error <= limit, "error": f"{error:.1e}", "ms": times}
-            print(word, found[word], flush=True)
-    return found
+            yield word, partial(form_agreement, name, dtype, limit, sizes, device)
 
 
-def layer_agreements(device: str) -> dict[str, Any]:
+def form_agreement(name: str, dtype: torch.dtype, limit: float, sizes: Sizes, device: str) -> dict[str, Any]:
+    """Compare both forms behind the cached rows."""
+    layout = draftc.load(name)
+    spec = next(each for each in layout.attentions.values() if isinstance(each, Mla))
+    step = Step(layout, spec, sizes.cached, device, dtype)
+    expanded, absorbed = (step.last(form).float() for form in ("expanded", "absorbed"))
+    error = float((expanded - absorbed).norm() / expanded.norm())
+    times = {form: milliseconds(partial(step.last, form), device) for form in step.forms}
+    return {"agrees": error <= limit, "error": f"{error:.1e}", "ms": times}
+
+
+def layer_agreements(device: str) -> Section:
     """Compare whole layers on sdpa and flex with eager, outputs and gradients."""
     if device == "cpu":
-        return dict.fromkeys(MLA_LAYOUTS, "not run: flex has no backward on CPU")
+        return
     from gpu_step import agreement
 
     bf16, fp32 = torch.bfloat16, torch.float32
     runs = (("sdpa", fp32), ("sdpa", bf16), ("flex", fp32), ("flex", bf16))
-    return {name: agreement(name, draftc.compile(name), runs, "eager") for name in MLA_LAYOUTS}
+    for name in MLA_LAYOUTS:
+        yield name, partial(agreement, name, runs, "eager")
 
 
 def main() -> None:

@@ -9,10 +9,11 @@ against eager.
 import os
 import statistics
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
-from record import out_of_time, run_sections
+from record import Section, run_sections
 
 import draftc
 from draftc import bundles
@@ -120,18 +121,21 @@ def peer(config: Any, state: dict[str, torch.Tensor]) -> Any:
     return model
 
 
-def step_times() -> dict[str, Any]:
-    """Time the step of qwen3-4b-dflash: ours as it is, ours with compiled layers, the peer."""
+def step_times() -> Section:
+    """Time the step of qwen3-4b-dflash: ours as it is, the peer, ours with compiled layers."""
     model = draftc.compile("qwen3-4b-dflash").model("cuda").train()
-    work, found = Workload(model.config), {}
-    found["flex"] = timed(lambda: work.ours(model)) | {
-        "forward_ms": round(milliseconds(lambda: work.forward(model)), 2)
-    }
-    found["z-lab dflash 0.1.0, sdpa"] = peer_times(work, model)
+    work = Workload(model.config)
+    yield "flex", lambda: timed(lambda: work.ours(model))
+    yield "flex, forward", lambda: round(milliseconds(lambda: work.forward(model)), 2)
+    yield "z-lab dflash 0.1.0, sdpa", lambda: peer_times(work, model)
+    yield "flex, layers compiled, no graph break", lambda: compiled_times(work, model)
+
+
+def compiled_times(work: Workload, model: Any) -> dict[str, float]:
+    """Time our step with every layer compiled without a graph break."""
     for layer in model.layers:
         layer.compile(fullgraph=True)
-    found["flex, layers compiled, no graph break"] = timed(lambda: work.ours(model))
-    return found
+    return timed(lambda: work.ours(model))
 
 
 def peer_times(work: Workload, model: Any) -> dict[str, float]:
@@ -154,12 +158,12 @@ def reduced(draft: CompiledDraft, dtype: torch.dtype, backend: str) -> Any:
         del os.environ["DRAFTC_BACKEND"]
 
 
-def agreement(name: str, draft: CompiledDraft, runs: tuple[tuple[str, torch.dtype], ...], plain: str) -> dict[str, Any]:
+def agreement(name: str, runs: tuple[tuple[str, torch.dtype], ...], plain: str) -> dict[str, Any]:
     """Return the largest difference of each run to `plain` in the same dtype, of outputs and of gradients, by run.
 
     Tokens are no numbers: two scores that rounding makes equal may swap them.
     """
-    dtypes = {dtype for _, dtype in runs}
+    draft, dtypes = draftc.compile(name), {dtype for _, dtype in runs}
     expected = {dtype: probe.measure(reduced(draft, dtype, plain), dtype, "cuda", True) for dtype in dtypes}
     found = {}
     for backend, dtype in runs:
@@ -169,26 +173,25 @@ def agreement(name: str, draft: CompiledDraft, runs: tuple[tuple[str, torch.dtyp
         limit = FP32 if dtype is torch.float32 else BF16
         word = "agrees" if worst.relative <= limit else "DIFFERS"
         found[f"{backend} {str(dtype).removeprefix('torch.')}"] = f"{word}: {worst.relative:.1e} ({worst.what})"
-    print(name, found, flush=True)
+    torch.cuda.empty_cache()
     return found
 
 
-def agreements() -> dict[str, Any]:
-    """Compare backends for every layout that there is time for."""
+def agreements() -> Section:
+    """Compare backends for every layout."""
     bf16, fp32 = torch.bfloat16, torch.float32
     dense = (("sdpa", fp32), ("sdpa", bf16), ("flex", fp32), ("flex", bf16))
     kda = (("kda_block", fp32), ("kda_block", bf16), ("kda_triton", fp32), ("kda_triton", bf16))
-    found: dict[str, Any] = {}
     plans = [(name, dense, "eager") for name in LAYOUTS] + [("qwen3-4b-kda-scan", kda, "kda_recurrent")]
     for name, runs, plain in plans:
-        found[name] = out_of_time() or agreement(name, draftc.compile(name), runs, plain)
-        torch.cuda.empty_cache()
-    return found
+        yield name, partial(agreement, name, runs, plain)
 
 
-def workload() -> dict[str, Any]:
+def workload() -> Section:
     """What the numbers were measured on."""
-    return {"context": CONTEXT, "blocks": BLOCKS, "tolerance_of_scale": [FP32, BF16]}
+    yield "context", lambda: CONTEXT
+    yield "blocks", lambda: BLOCKS
+    yield "tolerance_of_scale", lambda: [FP32, BF16]
 
 
 if __name__ == "__main__":

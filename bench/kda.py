@@ -15,10 +15,11 @@ way; errors on 1,024 rows with 64 anchors and 4 heads.
 
 import statistics
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
-from record import run_sections
+from record import Section, run_sections
 from torch import Tensor
 
 import draftc
@@ -162,53 +163,55 @@ def core_times(rows: int, bound: float | None, backend: str) -> dict[str, float]
     return found
 
 
-def core() -> dict[str, Any]:
-    found: dict[str, Any] = {"floor": floor_us()}
+def core_case(rows: int, bound: float | None, backend: str) -> dict[str, Any]:
+    return {"errors": accuracy(rows, bound, backend), **core_times(rows, bound, backend)}
+
+
+def core() -> Section:
+    """Floor, our kernels, and then the others, whose tuning takes minutes."""
+    yield "floor", floor_us
     for name, bound in BOUNDS.items():
         for rows in (16, 8):
-            for backend in able(rows, bound):
-                if backend in KERNELS or (rows == 16 and bound is not None):
-                    case = {"errors": accuracy(rows, bound, backend), **core_times(rows, bound, backend)}
-                    found[f"{name}, blocks of {rows}, {backend}"] = case
-                    print(name, rows, backend, case, flush=True)
-    return found
+            for backend in KERNELS:
+                yield f"{name}, blocks of {rows}, {backend}", partial(core_case, rows, bound, backend)
+    for backend in others(-5.0):
+        yield f"bounded, blocks of 16, {backend}", partial(core_case, 16, -5.0, backend)
 
 
-def other_lengths() -> dict[str, Any]:
+def others(bound: float | None) -> tuple[str, ...]:
+    """Backends of the card that are not our kernels, fla-core's last."""
+    return tuple(sorted((name for name in able(16, bound) if name not in KERNELS), key="kda_fla".__eq__))
+
+
+def other_lengths() -> Section:
     """Errors of the plain kernels where blocks are padded or ragged."""
-    return {
-        f"{name}, blocks of {rows}": accuracy(rows, bound, "kda_triton")
-        for name, bound in BOUNDS.items()
-        for rows in (2, 7, 31, 32)
-    }
+    for name, bound in BOUNDS.items():
+        for rows in (2, 7, 31, 32):
+            yield f"{name}, blocks of {rows}", partial(accuracy, rows, bound, "kda_triton")
 
 
-def correlated_keys() -> dict[str, Any]:
+def correlated_keys() -> Section:
     """Errors where nine tenths of every key are the same, so that triangular systems are far from the identity."""
-    return {
-        f"{name}, {backend}": accuracy(16, bound, backend, 0.9)
-        for name, bound in BOUNDS.items()
-        for backend in (*KERNELS, "kda_block")
-    }
+    for name, bound in BOUNDS.items():
+        for backend in (*KERNELS, "kda_block"):
+            yield f"{name}, {backend}", partial(accuracy, 16, bound, backend, 0.9)
 
 
-def layer() -> dict[str, Any]:
-    """Forward and backward of the whole attention, by backend, eager and compiled."""
+def layer() -> Section:
+    """Forward and backward of the whole attention, by backend, eager and compiled, and of its parts."""
     module = DeltaAttention(HIDDEN, HEADS, WIDTH, 4, -5.0, False, 1e-6, 16).to("cuda", torch.bfloat16)
     rows = torch.randn(1, BLOCKS * 16, HIDDEN, device="cuda", dtype=torch.bfloat16, requires_grad=True)
-    return {**layer_parts(), **{backend: layer_times(module, rows, backend) for backend in able(16, -5.0)}}
+    forms = [(part, form) for part, found in part_forms().items() for form in found]
+    for part, form in sorted(forms, key=lambda each: each[1] == "fla-core"):
+        for blocks in (BLOCKS, 1):
+            yield f"{part}, {blocks} blocks, {form}", partial(part_case, part, form, blocks)
+    for backend in (*KERNELS, *others(-5.0)):
+        yield backend, partial(layer_times, module, rows, backend)
 
 
-def layer_parts() -> dict[str, Any]:
-    """Times of one short convolution of q, k or v, and of the gated norm, by who computes them: training, decoding."""
-    found = {
-        f"{part}, {blocks} blocks, {form}": part_times(function, part_inputs(part, blocks))
-        for part, forms in part_forms().items()
-        for blocks in (BLOCKS, 1)
-        for form, function in forms.items()
-    }
-    print("layer parts", found, flush=True)
-    return found
+def part_case(part: str, form: str, blocks: int) -> dict[str, Any]:
+    """Times of one short convolution of q, k or v, or of the gated norm: 512 blocks as in training, one as decoding."""
+    return part_times(part_forms()[part][form], part_inputs(part, blocks))
 
 
 def part_inputs(part: str, blocks: int) -> list[Tensor]:
@@ -273,9 +276,7 @@ def layer_times(module: DeltaAttention, rows: Tensor, backend: str) -> dict[str,
     def compiled_step() -> None:
         compiled(module, rows, backend).float().square().mean().backward()
 
-    found["compiled_call_ms"] = call_ms(compiled_step, 7)
-    print("layer", backend, found, flush=True)
-    return found
+    return found | {"compiled_call_ms": call_ms(compiled_step, 7)}
 
 
 def through(module: DeltaAttention, rows: Tensor, backend: str) -> Tensor:
@@ -306,16 +307,14 @@ def training_step(layout: str, backend: str | None, compiled: bool) -> dict[str,
     return found | {"peak_gib": round((torch.cuda.max_memory_allocated() - before) / 2**30, 2)}
 
 
-def hybrid() -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def hybrid() -> Section:
+    """The stack with KDA against that without, on our kernels and then on fla-core's."""
     for compiled in (False, True):
         form = "layers compiled" if compiled else "eager"
-        dense = training_step("qwen3-4b-dflash", None, compiled)
-        mixed = training_step("qwen3-4b-2kda-3gqa", None, compiled)
-        ratio = round(dense["call_ms"] / mixed["call_ms"], 3)
-        found[form] = {"5 gqa": dense, "2 kda 3 gqa": mixed, "times faster": ratio}
-        print("hybrid", form, found[form], flush=True)
-    return found
+        yield f"{form}, 5 gqa", partial(training_step, "qwen3-4b-dflash", None, compiled)
+        yield f"{form}, 2 kda 3 gqa", partial(training_step, "qwen3-4b-2kda-3gqa", None, compiled)
+    if "kda_fla" in others(-5.0):
+        yield "eager, 2 kda 3 gqa, kda_fla", partial(training_step, "qwen3-4b-2kda-3gqa", "kda_fla", False)
 
 
 def scan_case(context: int, anchors: int, heads: int) -> tuple[list[Tensor], ScanPlan]:
@@ -370,15 +369,16 @@ def scan_times(backend: str, bound: float | None) -> dict[str, float]:
     return found | {"peak_gib": round((torch.cuda.max_memory_allocated() - before) / 2**30, 2)}
 
 
-def scan() -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, bound in BOUNDS.items():
-        for backend in SCANS:
+def scan_numbers(backend: str, bound: float | None) -> dict[str, Any]:
+    return {"errors": scan_errors(backend, bound), **scan_times(backend, bound)}
+
+
+def scan() -> Section:
+    """The states before anchors by each backend that has them."""
+    for backend in SCANS:
+        for name, bound in BOUNDS.items():
             if backend in able(16, bound):
-                case = {"errors": scan_errors(backend, bound), **scan_times(backend, bound)}
-                found[f"{name}, {backend}"] = case
-                print("scan", name, backend, case, flush=True)
-    return found
+                yield f"{name}, {backend}", partial(scan_numbers, backend, bound)
 
 
 SECTIONS = {

@@ -5,7 +5,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 RESULTS = Path(__file__).parent / "results"
 SECONDS = float(os.environ.get("BENCH_SECONDS", "600"))
 BEGAN = time.perf_counter()
+Section = Iterator[tuple[str, Callable[[], Any]]]  # the cases of a section, and what measures each
 PACKAGES = ("draftc", "torch", "transformers", "triton", "fla-core", "PyYAML", "jsonschema")
 
 
@@ -54,16 +55,18 @@ def out_of_time() -> str | None:
     return f"left out after {spent:.0f} s" if spent > SECONDS else None
 
 
-def run_sections(name: str, sections: Mapping[str, Callable[[], Any]]) -> None:
+def run_sections(name: str, sections: Mapping[str, Callable[[], Section]]) -> None:
     """Run the sections that the command line names, all by default: `SCRIPT [folder [section ...]]`.
 
-    Each is written when it ends, beside those that the file holds from before; one that BENCH_SECONDS leave no time for
-    says so.
+    Every case is written when it ends, beside what the file holds from before, so that a run that is cut off loses the
+    case in work only. A case that BENCH_SECONDS leave no time for says so.
     """
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else RESULTS
     path = folder / f"{name}.json"
     results = json.loads(path.read_text())["results"] if path.exists() else {}
     for section in sys.argv[2:] or sections:
-        results[section] = out_of_time() or sections[section]()
-        print(section, results[section], flush=True)
-        write(name, results, folder, card=card())
+        results.setdefault(section, {})
+        for case, measure in sections[section]():
+            results[section][case] = out_of_time() or measure()
+            print(section, case, results[section][case], flush=True)
+            write(name, results, folder, card=card())
