@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .triton_kernels import blocks_backward, blocks_forward
+from .triton_backward import blocks_backward
+from .triton_forward import blocks_forward
 
 LEAST_TILE = 16  # rows: the least that a matrix product of the kernels takes
 BOUND_LINE = 16  # rows measured from one line; e^(8 bound) must be a float32

@@ -18,7 +18,6 @@ from draftc.runtime.kda.gluon_tiles import (
     HALF_LOG2E,
     LEFT,
     LEFT32,
-    NORM_EPS,
     PACKED,
     RIGHT,
     RIGHT32,
@@ -50,6 +49,7 @@ from draftc.runtime.kda.gluon_tiles import (
     strength_of,
     toward_border,
 )
+from draftc.runtime.kda.triton_kernels import NORM_EPS
 
 
 @gluon.jit

@@ -9,7 +9,6 @@ from draftc.runtime.kda.gluon_tiles import (
     HALF_LOG2E,
     LANES,
     LEFT32,
-    LN2,
     PACKED,
     RIGHT32,
     SAFE_EXPONENT,
@@ -28,6 +27,7 @@ from draftc.runtime.kda.gluon_tiles import (
     toward_border,
     unpacked,
 )
+from draftc.runtime.kda.triton_kernels import LN2
 
 
 @gluon.jit

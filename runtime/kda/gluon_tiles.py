@@ -20,14 +20,12 @@ try:
 except ImportError as missing:
     raise ImportError(f"the kernels of kda_gluon need Gluon of Triton 3.6 or later: {missing}") from missing
 
+from draftc.runtime.kda.triton_kernels import LINEAR_ABOVE, LOG2E
+
 TRITON_VERSION = triton.__version__
 barrier = getattr(gl, "barrier", None) or gl.thread_barrier  # renamed in Triton 3.7
 
-LOG2E = gl.constexpr(1.4426950408889634)
 HALF_LOG2E = gl.constexpr(0.7213475204444817)
-LN2 = gl.constexpr(0.6931471805599453)
-NORM_EPS = gl.constexpr(1e-6)
-LINEAR_ABOVE = gl.constexpr(20.0)  # softplus(r) is r to float32 from here on
 SAFE_EXPONENT = gl.constexpr(110.0)  # of 2: e^G' and e^-G' of a segment stay normal float32 numbers
 
 ACC = gl.constexpr(gl.NVMMADistributedLayout(version=[2, 0], warps_per_cta=[1, 1], instr_shape=[16, 8]))

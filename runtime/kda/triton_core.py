@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from draftc.runtime.kda.triton_kernels import blocks_backward, blocks_forward
+from draftc.runtime.kda.triton_backward import blocks_backward
+from draftc.runtime.kda.triton_forward import blocks_forward
 
 LEAST_TILE = 16  # rows: the least that a matrix product of the kernels takes
 BOUND_LINE = 16  # rows measured from one line; e^(8 bound) must be a float32

@@ -11,7 +11,10 @@ from draftc.compiler.program import Options
 from tests.compiler.bundles import run_alone
 from tests.compiler.support import KDA, layout
 
-PLAIN = ["triton_convolution.py", "triton_core.py", "triton_kernels.py", "triton_layer.py", "triton_norm.py"]
+PLAIN = [
+    "triton_backward.py", "triton_convolution.py", "triton_core.py", "triton_forward.py", "triton_kernels.py",
+    "triton_layer.py", "triton_norm.py",
+]  # fmt: skip
 GLUON = ["gluon_backward.py", "gluon_core.py", "gluon_forward.py", "gluon_gradients.py", "gluon_tiles.py"]
 PACKAGES = {"torch": "2.13.0", "triton": "3.6.0"}
 
