@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
+from torch import distributed
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from draftc.runtime.train.learner import DraftLearner
@@ -25,18 +27,20 @@ class ShardedLearner(DraftLearner):
 
 
 def shard(learner: DraftLearner, dtype: torch.dtype | None = None) -> DraftLearner:
-    """Shard `learner` over all ranks of the default process group, in place, and return it.
+    """Shard `learner` over all ranks of the default process group, in place and where it is, and return it.
 
     Weights stay float32; with `dtype` they are gathered, and computed with, in that. Gradients are reduced in float32.
     Inputs of units are not cast: rotations stay as fine as they are while decoding.
     """
+    # FSDP2 would take the card of a host that has one, also for a learner on the host.
+    mesh = init_device_mesh(next(learner.parameters()).device.type, (distributed.get_world_size(),))
     reduced = None if dtype is None else torch.float32
     policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=reduced, cast_forward_inputs=False)
     learner.compute_dtype = None
     learner.__class__ = ShardedLearner
     for layer in learner.draft.layers:
-        fully_shard(layer, mp_policy=policy)
-    fully_shard(learner, mp_policy=policy)
+        fully_shard(layer, mesh=mesh, mp_policy=policy)
+    fully_shard(learner, mesh=mesh, mp_policy=policy)
     return learner
 
 

@@ -110,7 +110,7 @@ def write_rows(target: LlamaForCausalLM, path: Path, count: int, length: int = 3
 LAYOUT = """
 draftc: 1
 name: tiny
-family: dflash
+family: {family}
 target: {{hidden_size: 32, num_hidden_layers: 4, vocab_size: 64, intermediate_size: 64, max_position_embeddings: 256,
          rms_norm_eps: 1e-6, dtype: float32}}
 target_layer_ids: [0, 2]
@@ -122,10 +122,18 @@ attentions:
   reset: {{kind: kda, num_heads: 2, head_dim: 8, short_conv_kernel_size: 4, gate_lower_bound: -5.0}}
   scan: {{extends: reset, context_state: scan}}
 layers: [{layers}]
+{heads}
 """
+HEADS = {
+    "dflash": "",
+    "dflash2": "dflash2: {conv_kernel_size: 2, conv_group_size: 16, selector_rank: 6, selector_top_k: 8}",
+    "domino": "domino: {gru_hidden_dim: 10, emb_dim: 12, pure_draft_prefix_len: 1, shift_label: true}",
+    "dspark": "dspark: {sample_from_anchor: true, markov_rank: 6, markov_head_type: rnn, enable_confidence_head: true, "
+    "confidence_head_with_markov: true}",
+}
 
 
-def write_layout(path: Path, *layers: str) -> Path:
+def write_layout(path: Path, *layers: str, family: str = "dflash") -> Path:
     """The layout of a draft for `write_target`'s target."""
-    path.write_text(LAYOUT.format(layers=", ".join(layers)), encoding="utf-8")
+    path.write_text(LAYOUT.format(layers=", ".join(layers), family=family, heads=HEADS[family]), encoding="utf-8")
     return path

@@ -85,6 +85,23 @@ def test_a_run_that_stopped_goes_on_bit_for_bit(home: Path, tmp_path: Path, prec
     assert not same(masters(whole, 6), masters(whole, 2))
 
 
+@pytest.mark.parametrize("family", ["dflash2", "domino", "dspark"])
+def test_every_family_goes_on_bit_for_bit(home: Path, tmp_path: Path, family: str) -> None:
+    write_layout(home / f"{family}.yaml", "context", "scan", family=family)
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    changes = {"steps": 3, "save_every": 1, "keep": 9, "evaluation": home / "held.jsonl"}
+    found = run(home, whole, family, **changes)
+    shutil.copytree(whole / "checkpoint-1", cut / "checkpoint-1")
+    again = run(home, cut, family, **changes)
+    assert same(masters(cut, 3), masters(whole, 3))
+    assert not same(masters(whole, 3), masters(whole, 1))
+    assert history(cut) == history(whole)
+    assert again == found
+    drafted = 4 if family == "dspark" else 3
+    assert f"eval_acceptance_at_{drafted}" in found
+    assert f"eval_acceptance_at_{drafted + 1}" not in found
+
+
 def test_a_checkpoint_is_a_bundle(home: Path, tmp_path: Path) -> None:
     run(home, tmp_path, steps=2)
     script = (
@@ -205,6 +222,8 @@ def test_ranks_train_what_one_process_trains(home: Path, tmp_path: Path, spread:
         assert ranks["grad_norm"] == pytest.approx(alone["grad_norm"], rel=1e-4)
     for name, tensor in masters(tmp_path / "alone", 4).items():
         assert torch.allclose(masters(tmp_path / "ranks", 4)[name], tensor, rtol=1e-3, atol=2e-4), name
+    reached = masters(tmp_path / "ranks", 4)
     shutil.rmtree(tmp_path / "ranks" / "checkpoint-4")
     again = subprocess.run(list(map(str, command)), cwd=ROOT, env=environment, capture_output=True, text=True)
     assert again.returncode == 0, again.stderr[-3000:]
+    assert same(masters(tmp_path / "ranks", 4), reached)
