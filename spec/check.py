@@ -1,9 +1,10 @@
 """The driver: text to nodes, schema, resolution, rules; every finding of one run, sorted."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from draftc.spec.diagnostic import Diagnostic, LayoutError, Severity
+from draftc.spec.diagnostic import Code, Diagnostic, LayoutError, Severity
 from draftc.spec.finding import broken_pointers
 from draftc.spec.layout import Layout
 from draftc.spec.parts import Parts
@@ -11,6 +12,7 @@ from draftc.spec.reader import read
 from draftc.spec.resolve import freeze, resolve
 from draftc.spec.rules import RULES, dc132_allow_unused
 from draftc.spec.schema_check import check_schema
+from draftc.spec.span import Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +59,23 @@ def _apply_rules(parts: Parts, early: tuple[Diagnostic, ...]) -> tuple[Diagnosti
 
 
 def _report(file: str, text: str, found: tuple[Diagnostic, ...], parts: Parts | None) -> CheckReport:
-    ordered = sorted(dict.fromkeys(found), key=lambda diagnostic: diagnostic.order)
+    ordered = sorted(_distinct(found), key=lambda diagnostic: diagnostic.order)
     accepted = parts.allow if parts is not None else ()
     allowed = tuple(one for one in ordered if _is_allowed(one, accepted))
     shown = tuple(one for one in ordered if not _is_allowed(one, accepted))
     is_whole = parts is not None and all(one.severity is not Severity.ERROR for one in ordered)
     return CheckReport(file, text, freeze(parts) if parts is not None and is_whole else None, shown, allowed)
+
+
+def _distinct(found: tuple[Diagnostic, ...]) -> Iterable[Diagnostic]:
+    """One finding for each code, place and message, the one with the fewest notes.
+
+    Attentions that inherit a wrong value are wrong for one cause; notes on inheritance stand in all but the first.
+    """
+    kept: dict[tuple[Code, Span, str], Diagnostic] = {}
+    for one in sorted(found, key=lambda diagnostic: len(diagnostic.notes)):
+        kept.setdefault((one.code, one.span, one.message), one)
+    return kept.values()
 
 
 def _is_allowed(found: Diagnostic, accepted: tuple[str, ...]) -> bool:

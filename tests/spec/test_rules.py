@@ -256,6 +256,13 @@ FAMILIES: tuple[Family, ...] = (
 )
 
 
+def test_attentions_that_inherit_a_wrong_value_are_one_finding() -> None:
+    change = "context: {num_key_value_heads: 6}\nnear: {extends: context, sliding_window: 512, is_causal: true}\n"
+    found = check_text(changed(BASE, change + "layers: [near, context, near]"), "base.yaml", None).diagnostics
+    assert [one.code.number for one in found] == ["DC203"]
+    assert found[0].notes == ()
+
+
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.CODE.number)
 def test_rules_are_silent_about_what_is_absent(rule: rules.Rule) -> None:
     assert list(rule.check(EMPTY)) == []
