@@ -28,18 +28,24 @@ class BlockRows:
 class Packing:
     """D documents of `lengths [D]` in R rows of `width`: `rows` lists the documents of each, in order.
 
-    Rows hold as many blocks as their documents need, rounded up to a multiple of `block_multiple`.
+    Rows hold as many blocks as their documents need, rounded up to a multiple of `block_multiple`. `gap` rows are empty
+    between two documents of a row.
     """
 
     lengths: tuple[int, ...]
     rows: tuple[tuple[int, ...], ...]
     width: int
     block_multiple: int = 1
+    gap: int = 0
 
     @property
     def is_shared(self) -> bool:
         """Whether some row holds more than one document."""
         return any(len(row) > 1 for row in self.rows)
+
+    def filled(self, row: Sequence[int]) -> int:
+        """How many context rows the documents of `row` take, with the gaps between them."""
+        return sum(self.lengths[document] for document in row) + self.gap * (len(row) - 1)
 
     @property
     def offsets(self) -> Tensor:
@@ -49,15 +55,17 @@ class Packing:
             total = 0
             for document in row:
                 found[document] = total
-                total += self.lengths[document]
+                total += self.lengths[document] + self.gap
         return torch.tensor(found)
 
     def source(self, stride: int) -> Tensor:
         """The rows of the padded documents, numbered over `[D·stride]`, that context rows hold: `[R, width]`, or -1."""
         found = torch.full((len(self.rows), self.width), -1)
+        offsets = self.offsets.tolist()
         for number, row in enumerate(self.rows):
-            held = [torch.arange(self.lengths[document]) + document * stride for document in row]
-            found[number, : sum(map(len, held))] = torch.cat(held)
+            for document in row:
+                held = torch.arange(self.lengths[document])
+                found[number, held + offsets[document]] = held + document * stride
         return found
 
     def positions(self) -> Tensor:
@@ -86,8 +94,8 @@ def one_per_row(lengths: Sequence[int], width: int | None = None, block_multiple
     return Packing(tuple(lengths), tuple((i,) for i in range(len(lengths))), found, block_multiple)
 
 
-def first_fit(lengths: Sequence[int], width: int, block_multiple: int = 1) -> Packing:
-    """Documents in as few rows of `width` as first fit, longest first, finds.
+def first_fit(lengths: Sequence[int], width: int, block_multiple: int = 1, gap: int = 0) -> Packing:
+    """Documents in as few rows of `width` as first fit, longest first, finds, `gap` empty rows between two of them.
 
     Raises `PackingError` for a document that is longer than `width`.
     """
@@ -100,13 +108,13 @@ def first_fit(lengths: Sequence[int], width: int, block_multiple: int = 1) -> Pa
             rows.append([])
             room.append(width)
         rows[row].append(document)
-        room[row] -= lengths[document]
-    return Packing(tuple(lengths), tuple(map(tuple, rows)), width, block_multiple)
+        room[row] -= lengths[document] + gap
+    return Packing(tuple(lengths), tuple(map(tuple, rows)), width, block_multiple, gap)
 
 
 def trimmed(packing: Packing) -> Packing:
     """`packing` with rows as wide as the fullest one."""
-    return replace(packing, width=max(sum(packing.lengths[document] for document in row) for row in packing.rows))
+    return replace(packing, width=max(packing.filled(row) for row in packing.rows))
 
 
 def require_width(lengths: Sequence[int], width: int) -> None:

@@ -56,6 +56,19 @@ def decoding_rows(block: Tensor, context: Tensor, past: int, attention_mask: Ten
     return Rows(positions, anchors, visibility, real[:, past:])
 
 
+def require_gaps(context: Tensor, starts: Tensor, gap: int) -> None:
+    """Raise `DraftInputError` unless `gap` rows of zeros stand before each of `starts [B, N]` in `context [B, C, H]`.
+
+    A layer that scans the context convolves over so many rows before each, which must be none of another document.
+    """
+    before = starts[..., None] - 1 - torch.arange(gap, device=starts.device)
+    taken = context.any(-1).gather(1, before.clamp(min=0).flatten(1)).view_as(before)
+    if bool((taken & (before >= 0)).any()):
+        raise DraftInputError(
+            f"a layer that scans the context convolves over {gap} rows: leave as many empty between two documents"
+        )
+
+
 def block_positions(anchors: Tensor, length: int, block_size: int) -> Tensor:
     """Positions `[B, length + N·block_size]`: context from 0, then blocks from their `anchors [B, N]` (dropped: 0)."""
     context = torch.arange(length, device=anchors.device).expand(anchors.shape[0], -1)

@@ -1754,6 +1754,19 @@ class Rows(NamedTuple):
     kept: Tensor | None
 
 
+def require_gaps(context: Tensor, starts: Tensor, gap: int) -> None:
+    """Raise `DraftInputError` unless `gap` rows of zeros stand before each of `starts [B, N]` in `context [B, C, H]`.
+
+    A layer that scans the context convolves over so many rows before each, which must be none of another document.
+    """
+    before = starts[..., None] - 1 - torch.arange(gap, device=starts.device)
+    taken = context.any(-1).gather(1, before.clamp(min=0).flatten(1)).view_as(before)
+    if bool((taken & (before >= 0)).any()):
+        raise DraftInputError(
+            f"a layer that scans the context convolves over {gap} rows: leave as many empty between two documents"
+        )
+
+
 NEVER = 2**63 - 1  # position of a row that nobody sees: no anchor is behind it
 
 
@@ -1929,7 +1942,8 @@ class DraftModel(Drafting, DecodingForms, PreTrainedModel):
             cache: what earlier steps left, P rows of context; None to decode without, and while training.
             anchors: `[B, N]` while training: the context row at which each block stands, -1 for a dropped one; a block
                 sees the rows before its anchor. None while decoding: one block after the last row.
-            starts: `[B, N]` the first context row of each block's document, where several are packed into one row.
+            starts: `[B, N]` the first context row of each block's document, where several are packed into one row;
+                `document_gap` rows of zeros stand between two of them.
             others: the same things under the names of z-lab's and SpecForge's classes. `noise_embedding` comes scaled
                 already, as z-lab's loop gives it; `noise_embeds` is scaled here by `input_embedding_scale`.
 
@@ -1963,6 +1977,13 @@ class DraftModel(Drafting, DecodingForms, PreTrainedModel):
         hidden = self.norm(block)
         return BaseModelOutput(last_hidden_state=self.outgoing(hidden), hidden_states=(hidden,))
 
+    @property
+    def document_gap(self) -> int:
+        """Empty rows between documents of one row: as many as the convolutions of layers that scan reach back."""
+        facts: list[Any] = list(self.layers)
+        scanning = [layer.self_attn for layer in facts if layer.memory == "state"]
+        return max((each.k_conv1d.weight.shape[1] - 1 for each in scanning), default=0)
+
     def place(
         self,
         block: Tensor,
@@ -1974,7 +1995,7 @@ class DraftModel(Drafting, DecodingForms, PreTrainedModel):
     ) -> Rows:
         """Where the rows of this call stand, after those that the memories hold."""
         if starts is not None and "state" in self.memory_kinds:
-            raise DraftInputError("a layer that scans the context reads whole rows: give every document its own")
+            require_gaps(context, starts, self.document_gap)
         if anchors is not None:
             return training_rows(block, context, anchors, self.config.block_size, attention_mask, starts)
         past = 0 if self.counting_layer is None else layer_memories[self.counting_layer].get_seq_length()
@@ -2042,7 +2063,8 @@ class DraftModel(Drafting, DecodingForms, PreTrainedModel):
         batch, length = context.shape[:2]
         is_even = phase == "decoding" and rows.kept is None
         anchors = [[length]] * batch if is_even else rows.anchors.tolist()
-        return self.plan_scan(anchors, length, context.device)
+        starts = rows.visibility.starts
+        return self.plan_scan(anchors, length, context.device, None, None if starts is None else starts.tolist())
 
 
 class Qwen3_4b2kda3gqaDraftModel(DraftModel):

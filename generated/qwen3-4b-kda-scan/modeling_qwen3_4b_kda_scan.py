@@ -8,7 +8,7 @@ import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from math import isqrt
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -327,16 +327,29 @@ class ScanPlan(NamedTuple):
 
     `groups` are the launches of level 1 for B states, `places` those of level 2 for B times as many states as groups.
     `entries [B*N]` picks the state of every anchor out of those that the launches leave, in the order of `scan_states`.
+    Where several documents share a row, each is read for itself: B then counts documents, and `owners` are their rows.
     """
 
     groups: tuple[Launch, ...]
     places: tuple[Launch, ...]
     entries: Tensor
+    owners: Tensor | None = None
 
 
-def segments(cuts: Sequence[int], count: int, offset: int) -> list[tuple[int, int]]:
-    """`count` ranges of rows between 0 and the sorted `cuts`, empty ones after the last; `offset` is added to all."""
-    ends = [0, *cuts, *[cuts[-1]] * (count - len(cuts))]
+def documents_of(
+    anchors: Sequence[Sequence[int]], starts: Sequence[Sequence[int]] | None
+) -> list[list[tuple[int, int, int]]]:
+    """Of each of `anchors [B, N]`: its row of the batch, the first row of its document (0 without `starts`), itself."""
+    firsts = [[0] * len(line) for line in anchors] if starts is None else starts
+    return [
+        [(row, first, max(anchor, first)) for first, anchor in zip(*pair, strict=True)]
+        for row, pair in enumerate(zip(firsts, anchors, strict=True))
+    ]
+
+
+def segments(first: int, cuts: Sequence[int], count: int, offset: int) -> list[tuple[int, int]]:
+    """`count` ranges of rows from `first` and between the sorted `cuts`, empty ones after; `offset` is added to all."""
+    ends = [first, *cuts, *[cuts[-1]] * (count - len(cuts))]
     return [(offset + start, offset + stop) for start, stop in pairwise(ends)]
 
 
@@ -382,31 +395,46 @@ def plan_launch(spans: Sequence[tuple[int, int]], device: torch.device) -> Launc
 
 
 def plan_states(
-    anchors: Sequence[Sequence[int]], context_rows: int, device: torch.device, group_size: int | None = None
+    anchors: Sequence[Sequence[int]],
+    context_rows: int,
+    device: torch.device,
+    group_size: int | None = None,
+    starts: Sequence[Sequence[int]] | None = None,
 ) -> ScanPlan:
     """Plan the states before `anchors [B, N]` on the host, for a context of `context_rows` rows.
 
     Anchors count the rows before them, are clamped to `[0, context_rows]` and may repeat in any order. `group_size` is
     the number of segments of a group; the square root of their largest number, rounded down, needs the fewest launches.
+    `starts [B, N]` are the first rows of the documents that anchors belong to, where rows hold several of them.
     """
     clamped = [[min(max(anchor, 0), context_rows) for anchor in line] for line in anchors]
-    cuts = [sorted(set(line)) for line in clamped]
+    places = documents_of(clamped, starts)
+    found: dict[tuple[int, int], set[int]] = {}
+    for row, first, cut in chain.from_iterable(places):
+        found.setdefault((row, first), set()).add(cut)
+    documents = sorted(found)
+    cuts = [sorted(found[document]) for document in documents]
     most = max(map(len, cuts))
     size = group_size or max(1, isqrt(most))
     groups = -(-most // size)
-    spans = [segments(cut, groups * size, row * context_rows) for row, cut in enumerate(cuts)]
+    spans = [
+        segments(first, cut, groups * size, row * context_rows)
+        for (row, first), cut in zip(documents, cuts, strict=True)
+    ]
     level_one = [[(line[g * size][0], line[g * size + size - 1][1]) for line in spans] for g in range(groups)]
     level_two = [[line[g * size + place] for line in spans for g in range(groups)] for place in range(size - 1)]
     kept = groups + 1 + groups * (size - 1)
+    numbers = {document: number for number, document in enumerate(documents)}
     entries = [
-        row * kept + entry_of(cut.index(anchor), groups, size)
-        for row, (cut, line) in enumerate(zip(cuts, clamped, strict=True))
-        for anchor in line
+        numbers[row, first] * kept + entry_of(cuts[numbers[row, first]].index(cut), groups, size)
+        for row, first, cut in chain.from_iterable(places)
     ]
+    owners = None if starts is None else torch.tensor([row for row, _ in documents], device=device)
     return ScanPlan(
         groups=tuple(plan_launch(each, device) for each in level_one),
         places=tuple(plan_launch(each, device) for each in level_two),
         entries=torch.tensor(entries, dtype=torch.long, device=device),
+        owners=owners,
     )
 
 
@@ -462,6 +490,7 @@ def scan_states(plan: ScanPlan, advance: Callable[[Launch, Tensor], Tensor], sta
 
     `advance(launch, states [R, h, d, d])` returns the states after the rows of `launch`.
     """
+    state = state if plan.owners is None else state[plan.owners]
     found = [state]
     for launch in plan.groups:
         found.append(advance(launch, found[-1]))
@@ -2031,6 +2060,19 @@ class Rows(NamedTuple):
     kept: Tensor | None
 
 
+def require_gaps(context: Tensor, starts: Tensor, gap: int) -> None:
+    """Raise `DraftInputError` unless `gap` rows of zeros stand before each of `starts [B, N]` in `context [B, C, H]`.
+
+    A layer that scans the context convolves over so many rows before each, which must be none of another document.
+    """
+    before = starts[..., None] - 1 - torch.arange(gap, device=starts.device)
+    taken = context.any(-1).gather(1, before.clamp(min=0).flatten(1)).view_as(before)
+    if bool((taken & (before >= 0)).any()):
+        raise DraftInputError(
+            f"a layer that scans the context convolves over {gap} rows: leave as many empty between two documents"
+        )
+
+
 NEVER = 2**63 - 1  # position of a row that nobody sees: no anchor is behind it
 
 
@@ -2206,7 +2248,8 @@ class DraftModel(Drafting, DecodingForms, PreTrainedModel):
             cache: what earlier steps left, P rows of context; None to decode without, and while training.
             anchors: `[B, N]` while training: the context row at which each block stands, -1 for a dropped one; a block
                 sees the rows before its anchor. None while decoding: one block after the last row.
-            starts: `[B, N]` the first context row of each block's document, where several are packed into one row.
+            starts: `[B, N]` the first context row of each block's document, where several are packed into one row;
+                `document_gap` rows of zeros stand between two of them.
             others: the same things under the names of z-lab's and SpecForge's classes. `noise_embedding` comes scaled
                 already, as z-lab's loop gives it; `noise_embeds` is scaled here by `input_embedding_scale`.
 
@@ -2240,6 +2283,13 @@ class DraftModel(Drafting, DecodingForms, PreTrainedModel):
         hidden = self.norm(block)
         return BaseModelOutput(last_hidden_state=self.outgoing(hidden), hidden_states=(hidden,))
 
+    @property
+    def document_gap(self) -> int:
+        """Empty rows between documents of one row: as many as the convolutions of layers that scan reach back."""
+        facts: list[Any] = list(self.layers)
+        scanning = [layer.self_attn for layer in facts if layer.memory == "state"]
+        return max((each.k_conv1d.weight.shape[1] - 1 for each in scanning), default=0)
+
     def place(
         self,
         block: Tensor,
@@ -2251,7 +2301,7 @@ class DraftModel(Drafting, DecodingForms, PreTrainedModel):
     ) -> Rows:
         """Where the rows of this call stand, after those that the memories hold."""
         if starts is not None and "state" in self.memory_kinds:
-            raise DraftInputError("a layer that scans the context reads whole rows: give every document its own")
+            require_gaps(context, starts, self.document_gap)
         if anchors is not None:
             return training_rows(block, context, anchors, self.config.block_size, attention_mask, starts)
         past = 0 if self.counting_layer is None else layer_memories[self.counting_layer].get_seq_length()
@@ -2319,7 +2369,8 @@ class DraftModel(Drafting, DecodingForms, PreTrainedModel):
         batch, length = context.shape[:2]
         is_even = phase == "decoding" and rows.kept is None
         anchors = [[length]] * batch if is_even else rows.anchors.tolist()
-        return self.plan_scan(anchors, length, context.device)
+        starts = rows.visibility.starts
+        return self.plan_scan(anchors, length, context.device, None, None if starts is None else starts.tolist())
 
 
 class Qwen3_4bKdaScanDraftModel(DraftModel):

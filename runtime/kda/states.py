@@ -6,7 +6,7 @@ same time, one place after the other, from the states that level 1 found; the la
 """
 
 from collections.abc import Callable, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from math import isqrt
 from typing import NamedTuple
 
@@ -38,11 +38,13 @@ class ScanPlan(NamedTuple):
 
     `groups` are the launches of level 1 for B states, `places` those of level 2 for B times as many states as groups.
     `entries [B*N]` picks the state of every anchor out of those that the launches leave, in the order of `scan_states`.
+    Where several documents share a row, each is read for itself: B then counts documents, and `owners` are their rows.
     """
 
     groups: tuple[Launch, ...]
     places: tuple[Launch, ...]
     entries: Tensor
+    owners: Tensor | None = None
 
 
 def bucketed(lengths: Sequence[int]) -> list[int]:
@@ -78,37 +80,63 @@ def plan_launch(spans: Sequence[tuple[int, int]], device: torch.device) -> Launc
 
 
 def plan_states(
-    anchors: Sequence[Sequence[int]], context_rows: int, device: torch.device, group_size: int | None = None
+    anchors: Sequence[Sequence[int]],
+    context_rows: int,
+    device: torch.device,
+    group_size: int | None = None,
+    starts: Sequence[Sequence[int]] | None = None,
 ) -> ScanPlan:
     """Plan the states before `anchors [B, N]` on the host, for a context of `context_rows` rows.
 
     Anchors count the rows before them, are clamped to `[0, context_rows]` and may repeat in any order. `group_size` is
     the number of segments of a group; the square root of their largest number, rounded down, needs the fewest launches.
+    `starts [B, N]` are the first rows of the documents that anchors belong to, where rows hold several of them.
     """
     clamped = [[min(max(anchor, 0), context_rows) for anchor in line] for line in anchors]
-    cuts = [sorted(set(line)) for line in clamped]
+    places = documents_of(clamped, starts)
+    found: dict[tuple[int, int], set[int]] = {}
+    for row, first, cut in chain.from_iterable(places):
+        found.setdefault((row, first), set()).add(cut)
+    documents = sorted(found)
+    cuts = [sorted(found[document]) for document in documents]
     most = max(map(len, cuts))
     size = group_size or max(1, isqrt(most))
     groups = -(-most // size)
-    spans = [segments(cut, groups * size, row * context_rows) for row, cut in enumerate(cuts)]
+    spans = [
+        segments(first, cut, groups * size, row * context_rows)
+        for (row, first), cut in zip(documents, cuts, strict=True)
+    ]
     level_one = [[(line[g * size][0], line[g * size + size - 1][1]) for line in spans] for g in range(groups)]
     level_two = [[line[g * size + place] for line in spans for g in range(groups)] for place in range(size - 1)]
     kept = groups + 1 + groups * (size - 1)
+    numbers = {document: number for number, document in enumerate(documents)}
     entries = [
-        row * kept + entry_of(cut.index(anchor), groups, size)
-        for row, (cut, line) in enumerate(zip(cuts, clamped, strict=True))
-        for anchor in line
+        numbers[row, first] * kept + entry_of(cuts[numbers[row, first]].index(cut), groups, size)
+        for row, first, cut in chain.from_iterable(places)
     ]
+    owners = None if starts is None else torch.tensor([row for row, _ in documents], device=device)
     return ScanPlan(
         groups=tuple(plan_launch(each, device) for each in level_one),
         places=tuple(plan_launch(each, device) for each in level_two),
         entries=torch.tensor(entries, dtype=torch.long, device=device),
+        owners=owners,
     )
 
 
-def segments(cuts: Sequence[int], count: int, offset: int) -> list[tuple[int, int]]:
-    """`count` ranges of rows between 0 and the sorted `cuts`, empty ones after the last; `offset` is added to all."""
-    ends = [0, *cuts, *[cuts[-1]] * (count - len(cuts))]
+def documents_of(
+    anchors: Sequence[Sequence[int]], starts: Sequence[Sequence[int]] | None
+) -> list[list[tuple[int, int, int]]]:
+    """Of each of `anchors [B, N]`: its row of the batch, the first row of its document (0 without `starts`), itself."""
+    firsts = [[0] * len(line) for line in anchors] if starts is None else starts
+    return [
+        [(row, first, max(anchor, first)) for first, anchor in zip(*pair, strict=True)]
+        for row, pair in enumerate(zip(firsts, anchors, strict=True))
+    ]
+
+
+def segments(first: int, cuts: Sequence[int], count: int, offset: int) -> list[tuple[int, int]]:
+    """`count` ranges of rows from `first` and between the sorted `cuts`, empty ones after; `offset` is added to all."""
+    ends = [first, *cuts, *[cuts[-1]] * (count - len(cuts))]
     return [(offset + start, offset + stop) for start, stop in pairwise(ends)]
 
 
@@ -123,6 +151,7 @@ def scan_states(plan: ScanPlan, advance: Callable[[Launch, Tensor], Tensor], sta
 
     `advance(launch, states [R, h, d, d])` returns the states after the rows of `launch`.
     """
+    state = state if plan.owners is None else state[plan.owners]
     found = [state]
     for launch in plan.groups:
         found.append(advance(launch, found[-1]))

@@ -69,12 +69,13 @@ class Collator:
     """Makes batches. `pack_width` puts several documents into rows of at most so many tokens; None: one a row.
 
     `static_width` pads every row to that many tokens and its blocks to a multiple of `num_anchors`, so that few shapes
-    occur; None: as wide as needed.
+    occur; None: as wide as needed. `gap` rows stay empty between two documents of a row.
     """
 
     shape: BlockShape
     pack_width: int | None = None
     static_width: int | None = None
+    gap: int = 0
 
     def __call__(self, drawn: Sequence[Drawn]) -> dict[str, Fed]:
         """The batch of `drawn`, under the one name `fed` that the trainer knows."""
@@ -88,7 +89,7 @@ class Collator:
         multiple = 1 if self.static_width is None else self.shape.num_anchors
         if self.pack_width is None:
             return one_per_row(lengths, self.static_width, multiple)
-        packed = first_fit(lengths, self.static_width or self.pack_width, multiple)
+        packed = first_fit(lengths, self.static_width or self.pack_width, multiple, self.gap)
         return packed if self.static_width is not None else trimmed(packed)
 
 

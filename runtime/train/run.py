@@ -190,13 +190,11 @@ def examples_reader(options: RunOptions, facts: CaptureFacts, needs_final: bool)
 
 
 def collator_of(draft: DraftModel, options: RunOptions) -> Collator:
-    """How examples become batches. Raises `TrainingError` for packing under a layer that scans whole rows."""
-    if options.pack and "state" in draft.memory_kinds:
-        raise TrainingError("a layer of this draft scans the context, so documents cannot share a row: do not pack")
+    """How examples become batches."""
     slots = draft.slots
     shape = BlockShape(options.num_anchors, slots.size, int(draft.config.mask_token_id or 0), slots.steps)
-    width = options.max_length
-    return Collator(shape, width if options.pack else None, width if options.static_shapes else None)
+    packed, static = (options.max_length if wish else None for wish in (options.pack, options.static_shapes))
+    return Collator(shape, packed, static, draft.document_gap)
 
 
 def train(

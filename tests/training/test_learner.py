@@ -44,11 +44,12 @@ def test_slices_add_up_to_the_whole(family: str, size: int) -> None:
 
 @pytest.mark.parametrize("family", SOME)
 @pytest.mark.parametrize("width", [20, 32])
-def test_packed_rows_are_padded_rows(family: str, width: int) -> None:
-    trained = learner(family, "context", "near")
+@pytest.mark.parametrize("stack", [("context", "near"), ("scan", "context"), ("scan", "scan")], ids="-".join)
+def test_packed_rows_are_padded_rows(family: str, width: int, stack: tuple[str, ...]) -> None:
+    trained = learner(family, *stack)
     given = documents(trained.draft)
     states = features(trained.draft, given)
-    plan = trimmed(first_fit(LENGTHS, width))
+    plan = trimmed(first_fit(LENGTHS, width, gap=trained.draft.document_gap))
     assert plan.is_shared
     padded, packed = step(trained, given, states), step(trained, given, states, plan)
     assert packed[0].item() == pytest.approx(padded[0].item(), rel=1e-12)
@@ -66,15 +67,17 @@ def test_packed_rows_are_padded_rows(family: str, width: int) -> None:
         assert (packed[3].anchors[row, len(wanted) :] == -1).all()
 
 
-def test_a_document_of_the_same_row_is_not_seen() -> None:
-    trained = learner("dflash", "context", "near")
+@pytest.mark.parametrize("stack", [("context", "near"), ("scan", "context")], ids="-".join)
+def test_a_document_of_the_same_row_is_not_seen(stack: tuple[str, ...]) -> None:
+    trained = learner("dflash", *stack)
     given = documents(trained.draft)
-    batch = batch_of(given, shape_of(trained.draft), first_fit(LENGTHS, 32))
+    plan = first_fit(LENGTHS, 32, gap=trained.draft.document_gap)
+    batch = batch_of(given, shape_of(trained.draft), plan)
     states = features(trained.draft, given)
     before = trained.hidden(batch, states)
     states.taps[0] += 1.0
     after = trained.hidden(batch, states)
-    offset = first_fit(LENGTHS, 32).offsets[0].item()
+    offset = plan.offsets[0].item()
     own = (batch.starts[0] == offset).repeat_interleave(trained.draft.slots.size)
     assert own.any()
     assert not own.all()
@@ -82,10 +85,10 @@ def test_a_document_of_the_same_row_is_not_seen() -> None:
     assert (before[0, own] != after[0, own]).any()
 
 
-def test_a_scanning_layer_refuses_shared_rows() -> None:
+def test_a_scanning_layer_refuses_documents_without_a_gap() -> None:
     trained = learner("dflash", "scan")
     given = documents(trained.draft)
-    with pytest.raises(DraftInputError, match="scans"):
+    with pytest.raises(DraftInputError, match="leave as many empty"):
         step(trained, given, features(trained.draft, given), first_fit(LENGTHS, 32))
 
 
