@@ -66,6 +66,15 @@ def test_several_layouts_in_one_run(bad: str) -> None:
     assert "<stdin>:7:" in ran.stdout
 
 
+def test_a_layout_that_cannot_be_read_hides_no_problem_of_the_others(bad: str) -> None:
+    ran = draftc("check", "nowhere.yaml", bad, "neither.yaml")
+    assert ran.returncode == 2
+    assert ran.stdout == draftc("check", bad).stdout
+    assert "nowhere.yaml" in ran.stderr
+    assert "neither.yaml" in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
 def test_json_is_one_document(bad: str) -> None:
     report = json.loads(draftc("check", bad, "--format", "json").stdout)
     assert report["error_count"] == 2
