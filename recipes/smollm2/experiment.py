@@ -190,8 +190,11 @@ def write_report(work: Path, output: Path, size: str, device: str) -> dict[str, 
 
 
 def results(work: Path, size: str, device: str) -> dict[str, Any]:
-    """Date, machine, budget and the numbers of every run, with its change against the baseline of the same seed."""
-    runs = {}
+    """Date, machine, budget and the numbers of every run, with its change against the baseline of the same seed.
+
+    Runs that began and have no numbers are named, so that nobody takes them for runs that were not asked for.
+    """
+    runs: dict[str, dict[str, Any]] = {}
     for file in sorted((work / "runs").glob("*/measured.json")):
         runs[file.parent.name] = json.loads(file.read_text())
     for name, run in runs.items():
@@ -202,13 +205,17 @@ def results(work: Path, size: str, device: str) -> dict[str, Any]:
     for run in runs.values():
         run["prompts"], run["rounds"] = len(run["lengths"]), sum(map(len, run["lengths"]))
     shown = {name: {key: each for key, each in run.items() if key != "lengths"} for name, run in runs.items()}
+    plain = work / "plain.json"
     return {
         "date": datetime.now(UTC).date().isoformat(),
         "machine": torch.cuda.get_device_name() if device == "cuda" else "cpu",
         "versions": {"draftc": __version__, **versions()},
         "budget": {name: getattr(BUDGETS[size], name) for name in Budget.__dataclass_fields__},
-        "plain_tokens_per_second": json.loads((work / "plain.json").read_text()),
+        "plain_tokens_per_second": json.loads(plain.read_text()) if plain.exists() else None,
         "runs": shown,
+        "not_measured": sorted(
+            file.parent.name for file in (work / "runs").glob("*/log.txt") if file.parent.name not in runs
+        ),
     }
 
 
@@ -237,6 +244,8 @@ def table(found: dict[str, Any]) -> str:
             f"| {name} | {run['parameters'] / 1e6:.1f} M | {value:.2f} ({low:.2f} to {high:.2f}) | {against} "
             f"| {run['draft_step_ms']:.2f} ms | {run['tokens_per_second']:.0f} | {run['times_plain']:.2f}x |"
         )
+    if found["not_measured"]:
+        lines += ["", f"Not measured: {', '.join(found['not_measured'])}."]
     return "\n".join(lines)
 
 

@@ -38,12 +38,23 @@ def open_bench(folder: Path, texts: Sequence[str], budget: Budget, device: str, 
     prompts = tuple(asked(words, text) for text in texts)
     target, exact = load_target(source, dtype, device), load_target(source, torch.float32, device)
     greedy = tuple(plain_text(exact, words, prompts[: budget.exact], budget, device))
-    began, count = time.perf_counter(), 0
-    for text in (prompts[0], *prompts[: budget.timed]):
-        if count == 0:
-            began = time.perf_counter()
-        count += len(plain_text(target, words, [text], budget, device)[0])
-    return Bench(target, exact, words, prompts, budget, device, dtype, greedy, count / (time.perf_counter() - began))
+
+    def answer(text: str) -> tuple[int, ...]:
+        return plain_text(target, words, [text], budget, device)[0]
+
+    return Bench(
+        target, exact, words, prompts, budget, device, dtype, greedy, speed_of(answer, prompts[: budget.timed])
+    )
+
+
+def speed_of(
+    answer: Callable[[str], Sequence[int]], texts: Sequence[str], clock: Callable[[], float] = time.perf_counter
+) -> float:
+    """Tokens a second of `answer`, a text at a time, after a first call that is not timed: it loads kernels."""
+    answer(texts[0])
+    began = clock()
+    count = sum(len(answer(text)) for text in texts)
+    return count / (clock() - began)
 
 
 def plain_text(target: Any, words: Any, texts: Sequence[str], budget: Budget, device: str) -> list[tuple[int, ...]]:
@@ -58,7 +69,8 @@ def measure(bench: Bench, bundle: Path) -> dict[str, Any]:
     """Everything about the draft in `bundle`, as plain numbers; `lengths` has every round of every prompt."""
     draft = load_draft(bundle, bench.dtype, bench.device)
     ids, mask = (value.to(bench.device) for value in encoded(bench.texts, bench.words))
-    whole = generate(draft, bench.target, ids, mask, max_new_tokens=bench.budget.new_tokens, stop_token_ids=())
+    # Rows stop where the target ends its answer: no draft has learnt what would come after it.
+    whole = generate(draft, bench.target, ids, mask, max_new_tokens=bench.budget.new_tokens)
     lengths = [list(line) for line in whole.acceptance_lengths]
     found: dict[str, Any] = {
         "parameters": sum(parameter.numel() for parameter in draft.parameters()),

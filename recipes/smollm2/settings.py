@@ -62,7 +62,7 @@ CARD = Budget(
     held_out=160, timed=6, exact=8, new_tokens=96,
 )  # fmt: skip
 TOY = Budget(
-    task="counting", prompts=72, samples=1, answer=64, temperature=0.0, sampled_at_once=72,
-    steps=300, batch_size=8, num_anchors=16, learning_rate=2e-3,
+    task="counting", prompts=48, samples=1, answer=48, temperature=0.0, sampled_at_once=48,
+    steps=240, batch_size=8, num_anchors=16, learning_rate=2e-3,
     held_out=8, timed=2, exact=4, new_tokens=40,
 )  # fmt: skip

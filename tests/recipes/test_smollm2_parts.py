@@ -15,6 +15,7 @@ from draftc.spec.layout import Dspark, Layout
 from recipes.smollm2.corpus import spread_out
 from recipes.smollm2.experiment import chosen, measured_file, results, table
 from recipes.smollm2.intervals import acceptance, change, survival
+from recipes.smollm2.measuring import speed_of
 from recipes.smollm2.prompts import HELD_OUT, REQUESTS, TASKS, TOPICS
 from recipes.smollm2.settings import BASELINE, CARD, LAYOUTS, TOY, TOY_VARIANT, VARIANTS, Variant
 
@@ -103,6 +104,28 @@ def test_a_change_is_of_pairs() -> None:
 
 def test_shares_of_rounds_that_stood() -> None:
     assert survival([[1, 2], [3, 4]], 3) == [0.75, 0.5, 0.25]
+
+
+def test_the_first_call_is_not_timed() -> None:
+    """The first answer takes 100 seconds, each after it one."""
+    asked: list[str] = []
+
+    def answer(text: str) -> tuple[int, ...]:
+        asked.append(text)
+        return (1, 2, 3, 4)
+
+    assert speed_of(answer, ["a", "b"], lambda: 99.0 + len(asked) if asked else 0.0) == pytest.approx(8 / 2)
+    assert asked == ["a", "a", "b"]
+
+
+def test_runs_without_numbers_are_named(tmp_path: Path) -> None:
+    log = measured_file(tmp_path, (Variant(BASELINE, "lk-alpha"), 0)).with_name("log.txt")
+    log.parent.mkdir(parents=True)
+    log.write_text("killed")
+    found = results(tmp_path, "toy", "cpu")
+    assert found["runs"] == {}
+    assert found["plain_tokens_per_second"] is None
+    assert table(found).endswith("Not measured: gqa-lk-alpha-0.")
 
 
 def test_the_report_pairs_runs_of_one_seed(tmp_path: Path) -> None:
