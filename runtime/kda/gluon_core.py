@@ -56,7 +56,7 @@ def misfit(q: Tensor, v: Tensor, decay: Tensor, state: Tensor | None, lower_boun
 
 
 def capability_of(device: torch.device) -> tuple[int, int]:
-    """Compute capability of a card; (0, 0) of what is none. Not cached: `torch.compile` warns where it traces a cache."""
+    """Compute capability of a card; (0, 0) of what is none. Not cached: `torch.compile` warns of a cache."""
     return torch.cuda.get_device_capability(device) if device.type == "cuda" else (0, 0)
 
 
