@@ -77,7 +77,7 @@ def misses_triton() -> bool:
     except ImportError as missing:
         warnings.warn(f"KDA runs by plain tensor operations: {missing}", MissingTritonWarning, stacklevel=4)
         return True
-    return False
+    return not callable(kda_blocks)
 
 
 def convolve_triton(rows: Tensor, weight: Tensor) -> Tensor:

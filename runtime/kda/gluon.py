@@ -13,10 +13,10 @@ from draftc.runtime.visibility import View
 def misses_gluon() -> bool:
     """Whether the kernel files cannot be imported: Triton is missing, or has no Gluon that they know."""
     try:
-        from draftc.runtime.kda.gluon_core import kda_tiles  # noqa: F401
+        from draftc.runtime.kda.gluon_core import kda_tiles
     except ImportError:
         return True
-    return False
+    return not callable(kda_tiles)
 
 
 def kda_gluon(

@@ -18,11 +18,11 @@ class MissingTritonWarning(UserWarning):
 def misses_triton() -> bool:
     """Whether the kernel files cannot be imported, which a `MissingTritonWarning` says."""
     try:
-        from draftc.runtime.kda.triton_core import kda_blocks  # noqa: F401
+        from draftc.runtime.kda.triton_core import kda_blocks
     except ImportError as missing:
         warnings.warn(f"KDA runs by plain tensor operations: {missing}", MissingTritonWarning, stacklevel=4)
         return True
-    return False
+    return not callable(kda_blocks)
 
 
 def kda_triton(

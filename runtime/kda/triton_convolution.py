@@ -24,7 +24,7 @@ except ImportError as missing:
 @triton.jit
 def appended(rows, row):
     """The tuple `rows` with one more; the compiler unpacks no tuple inside another."""
-    return rows + (row,)  # noqa: RUF005
+    return rows + (row,)
 
 
 @triton.jit

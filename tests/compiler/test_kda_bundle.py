@@ -1,5 +1,7 @@
 """A bundle whose layers chose kernels carries them as files of its own, and runs where Triton is missing."""
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -59,6 +61,14 @@ def test_the_chosen_kernel_travels_and_no_other():
     assert kernel_files(draft(128, 16, "kda_block")) == []
     alone = {name: text for name, text in draft(128, 16, "kda_gluon").files.items() if name.endswith(".py")}
     assert not [name for name, text in alone.items() if "import draftc" in text or "from draftc" in text]
+
+
+@pytest.mark.parametrize("command", [["check"], ["format", "--check"]])
+def test_kernels_are_clean_beside_a_model(command, tmp_path):
+    draft(128, 16, "kda_gluon").write(tmp_path / "tiny")
+    ruff = [sys.executable, "-m", "ruff", *command, "--isolated", "--line-length", "120", str(tmp_path / "tiny")]
+    done = subprocess.run(ruff, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.parametrize(("backend", "width", "rows"), [("kda_triton", 32, 4), ("kda_gluon", 128, 16)])
