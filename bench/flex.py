@@ -4,13 +4,12 @@
 in random order and sorted. Sorted anchors let whole tiles be skipped, which is why training batches sort them.
 """
 
-import statistics
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+from clock import call_ms
 from record import RESULTS, card, write
 
 from draftc.runtime.attend import attend
@@ -18,21 +17,6 @@ from draftc.runtime.visibility import View, Visibility
 
 CONTEXT, BLOCKS, SIZE = 4096, 512, 16
 SHAPES = {"gqa 32/8 x 128": (32, 8, 128, 128), "mla 32 x 192/128": (32, 32, 192, 128)}
-
-
-def milliseconds(step: Callable[[], object], repeats: int = 10) -> float:
-    """Return the median time of `step` by events, after three warm-ups."""
-    for _ in range(3):
-        step()
-    times = []
-    for _ in range(repeats):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        step()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(start.elapsed_time(end))
-    return round(statistics.median(times), 2)
 
 
 def heads(rows: int, count: int, width: int) -> torch.Tensor:
@@ -56,7 +40,7 @@ def times(view: View, shape: tuple[int, int, int, int]) -> dict[str, float]:
     def both() -> None:
         torch.autograd.grad(attend(q, k, v, view, scale=width**-0.5), (q, k, v), gradient)
 
-    return {"forward_ms": milliseconds(forward), "forward_backward_ms": milliseconds(both)}
+    return {"forward_ms": call_ms(forward), "forward_backward_ms": call_ms(both)}
 
 
 def main() -> None:

@@ -3,7 +3,7 @@
 KDA: every backend against the recurrence in float64, outputs, gradients and states before anchors, in float32 and
 bfloat16. Latent attention: both forms of a decoding step against each other, with times; then whole layers of the
 shipped layouts on sdpa and flex against eager, outputs and gradients. Without a card the same runs on the CPU in small
-sizes, what needs one is left out with its reason. Folder and sections as for the other scripts.
+sizes, and what needs one is left out with its reason. Folder and sections as for the other scripts.
 """
 
 import time
@@ -43,10 +43,8 @@ class Sizes:
 
 
 CARD, DRY = Sizes(128, 16, 16, 128, 2048), Sizes(6, 8, 2, 16, 40)
-
-
-# Each case tunes some 180 candidates of fla-core's kernels, which takes minutes; `tune.py` compiles them side by side.
 PLAIN, PEER = ("kda_recurrent", "kda_block", "kda_triton"), ("kda_fla",)
+# Each case tunes some 180 candidates of fla-core's kernels, which takes minutes; `tune.py` compiles them side by side.
 TUNED = ("float32, bound -5.0, state True", "float32, bound -5.0, states")
 
 

@@ -7,12 +7,12 @@ against eager.
 """
 
 import os
-import statistics
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
+from clock import call_ms, peak_gib
 from record import Section, run_sections
 
 import draftc
@@ -28,30 +28,9 @@ CONTEXT, BLOCKS = 4096, 512
 BF16, FP32 = 5e-2, 1e-4  # of scale: sums in another order, and through bf16 rounding of every value on the way
 
 
-def milliseconds(step: Callable[[], object], repeats: int = 7) -> float:
-    """Return the median time of `step`, measured by events after two warm-ups."""
-    step(), step()
-    times = []
-    for _ in range(repeats):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        step()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(start.elapsed_time(end))
-    return statistics.median(times)
-
-
 def timed(step: Callable[[], object]) -> dict[str, float]:
     """Return milliseconds and the peak of memory above what lay there before, in GiB."""
-    step()
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    step()
-    torch.cuda.synchronize()
-    peak = (torch.cuda.max_memory_allocated() - before) / 2**30
-    return {"ms": round(milliseconds(step), 2), "peak_gib": round(peak, 2)}
+    return {"ms": call_ms(step, 7), "peak_gib": peak_gib(step)}
 
 
 class Workload:
@@ -126,7 +105,7 @@ def step_times() -> Section:
     model = draftc.compile("qwen3-4b-dflash").model("cuda").train()
     work = Workload(model.config)
     yield "flex", lambda: timed(lambda: work.ours(model))
-    yield "flex, forward", lambda: round(milliseconds(lambda: work.forward(model)), 2)
+    yield "flex, forward", lambda: call_ms(lambda: work.forward(model), 7)
     yield "z-lab dflash 0.1.0, sdpa", lambda: peer_times(work, model)
     yield "flex, layers compiled, no graph break", lambda: compiled_times(work, model)
 

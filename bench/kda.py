@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from clock import call_ms, elapsed, peak_gib
 from record import Section, run_sections
 from torch import Tensor
 
@@ -104,24 +105,6 @@ def kernel_us(step: Callable[[], object], calls: int = 10, replays: int = 7) -> 
             step()
     times = [elapsed(graph.replay) / calls for _ in range(replays)]
     return round(statistics.median(times) * 1e3, 1)
-
-
-def elapsed(step: Callable[[], object]) -> float:
-    """Milliseconds between two events around `step`, with the card idle before it."""
-    torch.cuda.synchronize()
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    start.record()
-    step()
-    end.record()
-    torch.cuda.synchronize()
-    return start.elapsed_time(end)
-
-
-def call_ms(step: Callable[[], object], repeats: int = 15) -> float:
-    """Median milliseconds of one eager call."""
-    for _ in range(3):
-        step()
-    return round(statistics.median(elapsed(step) for _ in range(repeats)), 3)
 
 
 def floor_us() -> dict[str, float]:
@@ -301,10 +284,7 @@ def training_step(layout: str, backend: str | None, compiled: bool) -> dict[str,
         out.last_hidden_state.float().square().mean().backward()
 
     found = {"call_ms": call_ms(step, 5)}
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    step()
-    return found | {"peak_gib": round((torch.cuda.max_memory_allocated() - before) / 2**30, 2)}
+    return found | {"peak_gib": peak_gib(step)}
 
 
 def hybrid() -> Section:
@@ -363,10 +343,7 @@ def scan_times(backend: str, bound: float | None) -> dict[str, float]:
         scan_both_ways(backend, inputs, plan, bound, dstates)
 
     found = {"forward_call_ms": call_ms(forward, 5), "call_ms": call_ms(both, 5)}
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    both()
-    return found | {"peak_gib": round((torch.cuda.max_memory_allocated() - before) / 2**30, 2)}
+    return found | {"peak_gib": peak_gib(both)}
 
 
 def scan_numbers(backend: str, bound: float | None) -> dict[str, Any]:

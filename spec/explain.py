@@ -11,9 +11,8 @@ from draftc.spec.compiling_codes import COMPILING_CODES
 from draftc.spec.diagnostic import Code
 from draftc.spec.resolution_codes import RESOLUTION_CODES
 from draftc.spec.rules import RULES, dc132_allow_unused
-from draftc.spec.suggest import nearest
+from draftc.spec.suggest import ROUGHLY, nearest
 
-NEAR = 75.0  # names of codes are long and are remembered by parts, so less alike is near enough
 EXAMPLE = re.compile(r"^```([a-z]+) (bad|good)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -111,7 +110,7 @@ def _spellings(code: Code) -> tuple[str, ...]:
 def _near(asked: str) -> Code | None:
     if re.fullmatch(r"(dc)?\d+", asked):
         return None  # a number that looks like another means nothing like it
-    best = nearest(asked, _by_word(), NEAR)
+    best = nearest(asked, _by_word(), ROUGHLY)
     return _by_word()[best] if best is not None else None
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 NEAR = 85.0  # WRatio from which a word counts as a misspelling of another
+ROUGHLY = 75.0  # the same for short words, and for long names that are remembered by parts
 
 
 def score(word: str, other: str) -> float:

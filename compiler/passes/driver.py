@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
-from difflib import get_close_matches
 from time import perf_counter
 
 from draftc.compiler.errors import UnknownNameError
@@ -11,6 +10,7 @@ from draftc.compiler.passes import PASSES
 from draftc.compiler.passes.contract import Pass
 from draftc.compiler.passes.verify import verify
 from draftc.compiler.program import Options, PassReport, Program
+from draftc.spec.suggest import ROUGHLY, did_you_mean
 
 LEVELS = (0, 1, 2)
 log = logging.getLogger(__name__)
@@ -41,9 +41,8 @@ def chosen_passes(options: Options, passes: tuple[Pass, ...] = PASSES) -> tuple[
     names = [entry.name for entry in passes]
     for name in options.disable:
         if name not in names:
-            near = get_close_matches(name, names, 1)
-            found = f"did you mean `{near[0]}`?" if near else f"passes are {', '.join(names)}"
-            raise UnknownNameError(f"there is no pass {name} to disable", help=found)
+            hint = did_you_mean(name, names, ROUGHLY) or f"passes are {', '.join(names)}"
+            raise UnknownNameError(f"there is no pass {name} to disable", help=hint)
     chosen = tuple(entry for entry in passes if entry.level <= options.opt and entry.name not in options.disable)
     for entry in chosen:
         _require_before(entry, [other.name for other in chosen])

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from difflib import get_close_matches
 from importlib.metadata import PackageNotFoundError, version
 from typing import assert_never
 
@@ -15,6 +14,7 @@ from draftc.runtime.attend.registry import ATTEND_BACKENDS
 from draftc.runtime.kda.registry import KDA_BACKENDS
 from draftc.runtime.request import Backend, BackendRequest, Choice, Op, Phase, Refusal
 from draftc.spec.layout import Gqa, Kda, LayerSpec, Layout, Mla
+from draftc.spec.suggest import ROUGHLY, did_you_mean
 
 BACKENDS: Mapping[Op, tuple[Backend, ...]] = {"attend": ATTEND_BACKENDS, "kda": KDA_BACKENDS}
 # What a plain install on a CUDA machine has: torch brings triton. Optional packages count only where they are asked
@@ -115,8 +115,7 @@ def overrides(program: Program) -> dict[Op, Backend]:
         if not name:
             continue
         if name not in known:
-            near = get_close_matches(name, known, 1)
-            hint = f"did you mean `{near[0]}`?" if near else f"backends are {', '.join(known)}"
+            hint = did_you_mean(name, known, ROUGHLY) or f"backends are {', '.join(known)}"
             raise UnknownNameError(f"there is no backend {name}", help=hint)
         op, backend = known[name]
         if op not in present:

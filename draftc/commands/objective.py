@@ -3,9 +3,9 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 from draftc.commands.failure import CommandError
+from draftc.spec.suggest import did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +68,7 @@ def number_of(key: str) -> Number:
         return NUMBERS[key]
     if key in ELSEWHERE:
         raise CommandError(f"--objective has no {key}, which is an option itself", f"use {ELSEWHERE[key]}")
-    near = get_close_matches(key, NUMBERS, 1)
-    way_out = f"did you mean `{near[0]}`?" if near else f"there are {', '.join(NUMBERS)}"
+    way_out = did_you_mean(key, NUMBERS) or f"there are {', '.join(NUMBERS)}"
     raise CommandError(f"--objective has no {key or 'empty key'}", way_out)
 
 

@@ -1,0 +1,34 @@
+"""Time and memory of what runs on a CUDA card, as every script here takes them."""
+
+import statistics
+from collections.abc import Callable
+
+import torch
+
+
+def elapsed(step: Callable[[], object]) -> float:
+    """Milliseconds between two events around `step`, with the card idle before it."""
+    torch.cuda.synchronize()
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    step()
+    end.record()
+    torch.cuda.synchronize()
+    return start.elapsed_time(end)
+
+
+def call_ms(step: Callable[[], object], repeats: int = 15) -> float:
+    """Median milliseconds of one eager call, after three that are not timed."""
+    for _ in range(3):
+        step()
+    return round(statistics.median(elapsed(step) for _ in range(repeats)), 3)
+
+
+def peak_gib(step: Callable[[], object]) -> float:
+    """GiB that `step`, which ran before, adds at its peak to what lies in memory."""
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    step()
+    torch.cuda.synchronize()
+    return round((torch.cuda.max_memory_allocated() - before) / 2**30, 2)
