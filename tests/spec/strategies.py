@@ -169,7 +169,7 @@ def targets(draw: st.DrawFn) -> Facts:
     ids = st.integers(0, vocab - 1)
     facts: Facts = {
         "hidden_size": draw(st.sampled_from([32, 64, 128])),
-        "num_hidden_layers": draw(st.integers(24, 40)),  # `auto` has a layer for each of 19 taps, the deepest stack drawn
+        "num_hidden_layers": draw(st.integers(24, 40)),  # `auto` has 19 distinct layers, for the deepest stack
         "vocab_size": vocab,
     }
     options = some_of(
