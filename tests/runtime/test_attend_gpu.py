@@ -75,6 +75,13 @@ def test_float32_gives_the_exact_gradients(backend, window, is_causal):
     assert relative_error(passed(backend, inputs(), torch.float32, window, is_causal), exact) < 1e-5
 
 
+@pytest.mark.parametrize(("width", "value_width"), [(192, 128), (256, 256), (72, 40)])
+def test_float32_has_a_kernel_for_every_width(width, value_width):
+    tensors = inputs(2, 2, width, value_width)
+    exact = passed("eager", tensors, torch.float64, 40, False)
+    assert relative_error(passed("flex", tensors, torch.float32, 40, False), exact) < 1e-5
+
+
 def test_a_few_blocks_in_float32_have_a_kernel():
     tensors = inputs(8, 2, 128, 128, blocks=3)
     exact = passed("eager", tensors, torch.float64, None, False, batch(blocks=3))
