@@ -2,10 +2,9 @@
 
 from torch import Tensor
 
-from draftc.runtime.kda.block import states_block
 from draftc.runtime.kda.constants import constant_to_compilers
 from draftc.runtime.kda.states import ScanPlan
-from draftc.runtime.kda.triton import kda_triton
+from draftc.runtime.kda.triton import kda_triton, states_triton
 from draftc.runtime.visibility import View
 
 
@@ -50,5 +49,5 @@ def states_gluon(
     plan: ScanPlan,
     lower_bound: float | None,
 ) -> Tensor:
-    """`kda_states` in closed form: the kernels have no state at all."""
-    return states_block(k, v, decay, beta, A_log, dt_bias, state, plan, lower_bound)
+    """`kda_states` as `states_triton` finds them: the tiles of these kernels have no state at all."""
+    return states_triton(k, v, decay, beta, A_log, dt_bias, state, plan, lower_bound)

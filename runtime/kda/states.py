@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 TOKEN_BUCKET = 64
+WALK_ROWS = 16
 
 
 class Launch(NamedTuple):
@@ -33,17 +34,32 @@ class Launch(NamedTuple):
     continued: Tensor
 
 
+class Walk(NamedTuple):
+    """The context as tiles of up to 16 rows, for kernels that carry a state from tile to tile; tiles end at anchors.
+
+    `tiles [D, P, 2]` are the first row of the flattened context and the number of rows, in order, `lengths [D]` how
+    many of them a document has. `stops [B*N]` picks the state of every anchor out of the `D*(P+1)` before the tiles of
+    a document and after its last.
+    """
+
+    tiles: Tensor
+    lengths: Tensor
+    stops: Tensor
+
+
 class ScanPlan(NamedTuple):
     """How to find the states before the anchors of one batch; the same for all layers.
 
     `groups` are the launches of level 1 for B states, `places` those of level 2 for B times as many states as groups.
     `entries [B*N]` picks the state of every anchor out of those that the launches leave, in the order of `scan_states`.
     Where several documents share a row, each is read for itself: B then counts documents, and `owners` are their rows.
+    `walk` is another way to the same states.
     """
 
     groups: tuple[Launch, ...]
     places: tuple[Launch, ...]
     entries: Tensor
+    walk: Walk
     owners: Tensor | None = None
 
 
@@ -115,11 +131,44 @@ def plan_states(
         for row, first, cut in chain.from_iterable(places)
     ]
     owners = None if starts is None else torch.tensor([row for row, _ in documents], device=device)
+    tiled = [tiles_between(first, cut, row * context_rows) for (row, first), cut in zip(documents, cuts, strict=True)]
+    asked = [(numbers[row, first], cut) for row, first, cut in chain.from_iterable(places)]
     return ScanPlan(
         groups=tuple(plan_launch(each, device) for each in level_one),
         places=tuple(plan_launch(each, device) for each in level_two),
         entries=torch.tensor(entries, dtype=torch.long, device=device),
+        walk=plan_walk(tiled, asked, device),
         owners=owners,
+    )
+
+
+def tiles_between(first: int, cuts: Sequence[int], offset: int) -> tuple[list[tuple[int, int]], dict[int, int]]:
+    """Tiles from row `first` to the last of the sorted `cuts`, and how many of them lie before each cut.
+
+    A tile is its first row, `offset` added, and its number of rows; none crosses a cut.
+    """
+    tiles: list[tuple[int, int]] = []
+    before = {first: 0}
+    for start, stop in pairwise([first, *cuts]):
+        tiles += [(offset + at, min(WALK_ROWS, stop - at)) for at in range(start, stop, WALK_ROWS)]
+        before[stop] = len(tiles)
+    return tiles, before
+
+
+def plan_walk(
+    documents: Sequence[tuple[list[tuple[int, int]], dict[int, int]]],
+    asked: Sequence[tuple[int, int]],
+    device: torch.device,
+) -> Walk:
+    """The walk over `documents`, results of `tiles_between`, to states that are `asked`: document and cut of each."""
+    lengths = [len(tiles) for tiles, _ in documents]
+    most = max(1, *lengths)
+    padded = [[*tiles, *[(0, 0)] * (most - len(tiles))] for tiles, _ in documents]
+    stops = [number * (most + 1) + documents[number][1][cut] for number, cut in asked]
+    return Walk(
+        tiles=torch.tensor(padded, dtype=torch.long, device=device),
+        lengths=torch.tensor(lengths, dtype=torch.long, device=device),
+        stops=torch.tensor(stops, dtype=torch.long, device=device),
     )
 
 

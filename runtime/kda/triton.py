@@ -56,5 +56,12 @@ def states_triton(
     plan: ScanPlan,
     lower_bound: float | None,
 ) -> Tensor:
-    """`kda_states` in closed form: the kernels work inside blocks, and leave the context before them to it."""
-    return states_block(k, v, decay, beta, A_log, dt_bias, state, plan, lower_bound)
+    """`kda_states` by kernels that carry the state over tiles of 16 rows, float32 inside.
+
+    By `states_block` where Triton is missing.
+    """
+    if misses_triton():
+        return states_block(k, v, decay, beta, A_log, dt_bias, state, plan, lower_bound)
+    from draftc.runtime.kda.triton_states import kda_walked_states
+
+    return kda_walked_states(k, v, decay, beta, A_log, dt_bias, state, plan, lower_bound)

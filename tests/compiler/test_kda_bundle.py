@@ -17,6 +17,7 @@ PLAIN = [
     "triton_backward.py", "triton_convolution.py", "triton_core.py", "triton_forward.py", "triton_kernels.py",
     "triton_layer.py", "triton_norm.py",
 ]  # fmt: skip
+STATES = ["triton_state_backward.py", "triton_state_kernels.py", "triton_states.py"]
 GLUON = ["gluon_backward.py", "gluon_core.py", "gluon_forward.py", "gluon_gradients.py", "gluon_tiles.py"]
 PACKAGES = {"torch": "2.13.0", "triton": "3.6.0"}
 
@@ -44,14 +45,17 @@ print(json.dumps([type(each.message).__name__ for each in said]))
 """
 
 
-def draft(width: int = 32, rows: int = 4, backend: str | None = "kda_triton") -> api.CompiledDraft:
-    made = layout("recurrent", attentions={"recurrent": replace(KDA, head_dim=width)}, dtype="bfloat16")
+def draft(
+    width: int = 32, rows: int = 4, backend: str | None = "kda_triton", state: str = "reset"
+) -> api.CompiledDraft:
+    spec = replace(KDA, head_dim=width, context_state=state)
+    made = layout("recurrent", attentions={"recurrent": spec}, dtype="bfloat16")
     options = Options(backend=backend, capability=(9, 0), packages=PACKAGES)
     return api.compile(replace(made, block_size=rows), options)
 
 
 def kernel_files(compiled: api.CompiledDraft) -> list[str]:
-    return [name for name in sorted(compiled.files) if name in (*PLAIN, *GLUON)]
+    return [name for name in sorted(compiled.files) if name in (*PLAIN, *STATES, *GLUON)]
 
 
 def test_the_chosen_kernel_travels_and_no_other():
@@ -59,6 +63,7 @@ def test_the_chosen_kernel_travels_and_no_other():
     assert kernel_files(draft(128, 16, "kda_gluon")) == sorted([*GLUON, *PLAIN])  # which take what misfits
     assert kernel_files(draft(128, 16, None)) == sorted([*GLUON, *PLAIN])
     assert kernel_files(draft(128, 16, "kda_block")) == []
+    assert kernel_files(draft(state="scan")) == [*PLAIN, *STATES]
     alone = {name: text for name, text in draft(128, 16, "kda_gluon").files.items() if name.endswith(".py")}
     assert not [name for name, text in alone.items() if "import draftc" in text or "from draftc" in text]
 

@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from draftc.runtime.attention.kda_reset import DeltaAttention
@@ -9,7 +11,15 @@ from draftc.runtime.attention.kda_scan import ScanDeltaAttention
 from draftc.runtime.kda import kda_states
 from draftc.runtime.kda.math import BlockSizeError, activated
 from draftc.runtime.kda.recurrent import advance_recurrent
-from draftc.runtime.kda.states import ScanPlan, bucketed, plan_launch, plan_states, rows_before, scan_states
+from draftc.runtime.kda.states import (
+    WALK_ROWS,
+    ScanPlan,
+    bucketed,
+    plan_launch,
+    plan_states,
+    rows_before,
+    scan_states,
+)
 from draftc.runtime.memory import NoMemory, RecurrentMemory
 from draftc.runtime.visibility import View
 from tests.runtime.kda_inputs import Hard, kda_inputs
@@ -140,6 +150,37 @@ def test_the_scan_walks_what_it_is_given() -> None:
     count = lambda launch, states: states + (launch.rows >= 0).sum(-1).view(-1, 1, 1, 1)  # noqa: E731
     states = scan_states(plan, count, torch.zeros(1, 1, 1, 1))
     assert states.flatten().tolist() == [2, 5, 3, 0]
+
+
+@st.composite
+def asked_states(draw: st.DrawFn) -> tuple[list[list[int]], list[list[int]], int]:
+    """Anchors `[B, N]` and the first rows of their documents, in contexts of some number of rows."""
+    rows, count, batch = draw(st.integers(0, 90)), draw(st.integers(1, 9)), draw(st.integers(1, 3))
+    borders = draw(st.lists(st.integers(0, rows), max_size=3).map(lambda drawn: sorted({0, *drawn})))
+    anchors = [[draw(st.integers(0, rows)) for _ in range(count)] for _ in range(batch)]
+    starts = [[max(border for border in borders if border <= anchor) for anchor in line] for line in anchors]
+    return anchors, starts, rows
+
+
+@given(asked_states())
+def test_a_walk_reads_each_document_up_to_its_last_anchor_once_and_stops_at_every_anchor(asked) -> None:
+    anchors, starts, rows = asked
+    walk = plan_states(anchors, rows, CPU, starts=starts).walk
+    documents, most, _ = walk.tiles.shape
+    seen: list[list[int]] = []
+    for tiles, length in zip(walk.tiles.tolist(), walk.lengths.tolist(), strict=True):
+        assert all(1 <= count <= WALK_ROWS for _, count in tiles[:length])
+        assert all(count == 0 for _, count in tiles[length:])
+        seen.append([row for first, count in tiles for row in range(first, first + count)])
+    flat = [row for line in seen for row in line]
+    assert len(flat) == len(set(flat))
+    places = [(b, n) for b in range(len(anchors)) for n in range(len(anchors[0]))]
+    for (b, n), stop in zip(places, walk.stops.tolist(), strict=True):
+        document, tile = divmod(stop, most + 1)
+        read = sum(count for _, count in walk.tiles[document, :tile].tolist())
+        wanted = range(b * rows + starts[b][n], b * rows + anchors[b][n])
+        assert seen[document][:read] == list(wanted)
+    assert documents == len({(b, starts[b][n]) for b, n in places})
 
 
 def test_rows_before_an_anchor_are_those_before_it() -> None:
