@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from draftc.runtime.kda.constants import constant_to_compilers
 from draftc.runtime.kda.gluon_backward import reduce_partial, tiles_backward
 from draftc.runtime.kda.gluon_forward import tiles_forward
 from draftc.runtime.kda.gluon_tiles import TRITON_VERSION
@@ -33,6 +34,7 @@ FORWARD_PROGRAMS = {True: 12, False: 8}
 BACKWARD_PROGRAMS = 8
 
 COMPILED: dict[tuple[Any, ...], Any] = {}
+CAPABILITIES: dict[torch.device, tuple[int, int]] = {}
 
 
 def misfit(q: Tensor, v: Tensor, decay: Tensor, state: Tensor | None, lower_bound: float | None) -> str | None:
@@ -55,9 +57,13 @@ def misfit(q: Tensor, v: Tensor, decay: Tensor, state: Tensor | None, lower_boun
     return None
 
 
+@constant_to_compilers
 def capability_of(device: torch.device) -> tuple[int, int]:
-    """Compute capability of a card; (0, 0) of what is none. Not cached: `torch.compile` warns of a cache."""
-    return torch.cuda.get_device_capability(device) if device.type == "cuda" else (0, 0)
+    """Compute capability of a card; (0, 0) of what is none. Kept: asking torch takes longer than all other checks."""
+    if device not in CAPABILITIES:
+        is_card = device.type == "cuda"
+        CAPABILITIES[device] = torch.cuda.get_device_capability(device) if is_card else (0, 0)
+    return CAPABILITIES[device]
 
 
 @cache
@@ -173,28 +179,34 @@ def aligned(x: Tensor) -> Tensor:
     return x if x.data_ptr() % ALIGNMENT == 0 else x.clone()
 
 
-def launch_aligned_forward(*inputs: Any) -> tuple[Tensor, ...]:
-    """`launch_tiles_forward` on the arguments of `Launches.forward`, which may lie anywhere."""
+def launch_forward_together(*inputs: Any) -> tuple[Tensor, ...]:
+    """`launch_tiles_forward` on the arguments of `Launches.forward`, aligned."""
     *tensors, _, lower_bound, save = inputs
-    return launch_tiles_forward([aligned(x) for x in tensors], lower_bound, save)
+    return launch_tiles_forward(tensors, lower_bound, save)
 
 
 def launch_backward_together(*inputs: Any) -> tuple[Tensor, ...]:
     """`launch_tiles_backward` likewise; the four large gradients are parts of one allocation, which saves host time."""
     tensors, (_, *saved, dout, lower_bound) = inputs[:7], inputs[7:]
     large = tensors[0].new_empty((4, *tensors[0].shape)).unbind(0)
-    return launch_tiles_backward([aligned(x) for x in tensors], saved, dout, lower_bound, large)
+    return launch_tiles_backward(tensors, saved, dout, lower_bound, large)
+
+
+def launch_forward_apart(*inputs: Any) -> tuple[Tensor, ...]:
+    """`launch_tiles_forward` for an operator, whose arguments may lie anywhere."""
+    *tensors, _, lower_bound, save = inputs
+    return launch_tiles_forward([aligned(x) for x in tensors], lower_bound, save)
 
 
 def launch_backward_apart(*inputs: Any) -> tuple[Tensor, ...]:
-    """`launch_tiles_backward` likewise, for an operator, whose results may not share memory."""
+    """`launch_tiles_backward` for an operator, whose results may not share memory."""
     tensors, (_, *saved, dout, lower_bound) = inputs[:7], inputs[7:]
     large = [torch.empty_like(tensors[0]) for _ in range(4)]
     return launch_tiles_backward([aligned(x) for x in tensors], saved, dout, lower_bound, large)
 
 
-TILES = Launches(launch_aligned_forward, launch_backward_together, kept_shapes)
-TILES_OPERATOR = kernel_operator("kda_tiles", TILES._replace(backward=launch_backward_apart), 2)
+TILES = Launches(launch_forward_together, launch_backward_together, kept_shapes)
+TILES_OPERATOR = kernel_operator("kda_tiles", Launches(launch_forward_apart, launch_backward_apart, kept_shapes), 2)
 
 
 def kda_tiles(
@@ -211,7 +223,7 @@ def kda_tiles(
     """`kda` by the Gluon kernels, by those of `triton_kernels` where a call misfits them."""
     if misfit(q, v, decay, state, lower_bound) is not None:
         return kda_blocks(q, k, v, decay, beta, A_log, dt_bias, state, lower_bound)
-    inputs = (*(x.contiguous() for x in (q, k, v, decay, beta, A_log, dt_bias)), None, lower_bound)
+    tensors = q, k, v, decay, beta, A_log, dt_bias
     if torch.compiler.is_compiling():
-        return TILES_OPERATOR(*inputs)[0]
-    return run_eagerly(TILES, inputs)
+        return TILES_OPERATOR(*(x.contiguous() for x in tensors), None, lower_bound)[0]
+    return run_eagerly(TILES, (*(aligned(x) for x in tensors), None, lower_bound))
