@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
@@ -32,3 +33,26 @@ def peak_gib(step: Callable[[], object]) -> float:
     step()
     torch.cuda.synchronize()
     return round((torch.cuda.max_memory_allocated() - before) / 2**30, 2)
+
+
+def tune_briefly() -> None:
+    """Let Triton's autotuners time a candidate for 25 ms and not 100: fla-core has some 180 of them a case."""
+    from triton.runtime.autotuner import Autotuner
+    from triton.testing import do_bench
+
+    Autotuner.do_bench = staticmethod(partial(do_bench, warmup=8, rep=25))
+
+
+def take_first_candidates() -> None:
+    """Let Triton's autotuners look at their first two candidates only; two, since some ask for more than a card has."""
+    from triton.runtime.autotuner import Autotuner
+
+    prune = Autotuner.prune_configs
+    Autotuner.prune_configs = lambda self, kwargs: prune(self, kwargs)[:2]
+    Autotuner.do_bench = staticmethod(run_once)
+
+
+def run_once(call: Callable[[], None], quantiles: tuple[float, ...]) -> list[float]:
+    """Take the place of an autotuner's clock: `call()`, and as many equal times as `quantiles`."""
+    call()
+    return [1.0] * len(quantiles)

@@ -1,11 +1,14 @@
 """Kinds on a CUDA card: do their backends and forms agree, what does a form cost: `python bench/gpu_kinds.py`.
 
 KDA: every backend against the recurrence in float64, outputs, gradients and states before anchors, in float32 and
-bfloat16. Latent attention: both forms of a decoding step against each other, with times; then whole layers of the
-shipped layouts on sdpa and flex against eager, outputs and gradients. Without a card the same runs on the CPU in small
-sizes, and what needs one is left out with its reason. Folder and sections as for the other scripts.
+bfloat16; fla-core's also with exact products. Latent attention: both forms of a decoding step against each other, with
+times. Layers: whole layers of shipped layouts by one backend against another, outputs and gradients. Without a card the
+same runs on the CPU in small sizes, and what needs one is left out with its reason. Folder and sections as for the
+other scripts.
 """
 
+import itertools
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +16,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from clock import take_first_candidates
 from record import Section, run_sections
 from torch import Tensor, nn
 from transformers.cache_utils import DynamicLayer
@@ -25,9 +29,15 @@ from draftc.runtime.visibility import View
 from draftc.spec.layout import Layout, Mla
 
 MLA_LAYOUTS = ("deepseek-v3-mla-dflash", "kimi-k3-mla-dflash", "mla-full-gqa-sliding")
+KDA_LAYOUTS = ("qwen3-4b-kda-scan", "qwen3-4b-2kda-3gqa")
 # fp32: largest difference of outputs, and of gradients relative to the largest entry of each. bf16: of the norm, since
 # every value on the way is rounded to 8 bits; gate parameters are sums that cancel.
 FORWARD, GRADIENT, ROUNDED = 3e-4, 1e-6, 2e-2
+THREE_TF32 = 1e-5  # gradients of kda_triton, whose products are three of tf32
+TF32 = 5e-3  # outputs and gradients of kda_fla, whose products are one of tf32
+LONG = 3  # times the limit, for states that up to 1,024 rows of context rounded
+DTYPES = (torch.float32, torch.bfloat16)
+EXACT_PRODUCTS = "TRITON_F32_DEFAULT"
 NAMES = ("out", "q", "k", "v", "decay", "beta", "A_log", "dt_bias", "state")
 
 
@@ -44,8 +54,6 @@ class Sizes:
 
 CARD, DRY = Sizes(128, 16, 16, 128, 2048), Sizes(6, 8, 2, 16, 40)
 PLAIN, PEER = ("kda_recurrent", "kda_block", "kda_triton"), ("kda_fla",)
-# Each case tunes some 180 candidates of fla-core's kernels, which takes minutes; `tune.py` compiles them side by side.
-TUNED = ("float32, bound -5.0, state True", "float32, bound -5.0, states")
 
 
 def kda_inputs(sizes: Sizes, with_state: bool, dtype: torch.dtype, device: str) -> list[Tensor | None]:
@@ -69,19 +77,28 @@ def with_gradients(run: Callable[..., Tensor], inputs: list[Tensor | None]) -> l
     return [out.detach().double(), *(torch.zeros(1) if grad is None else grad.double() for grad in grads)]
 
 
-def verdict(wanted: list[Tensor], found: list[Tensor], dtype: torch.dtype) -> dict[str, Any]:
-    """The largest errors of the output and of the gradients, and whether they are within the tolerances."""
+def verdict(
+    wanted: list[Tensor], found: list[Tensor], dtype: torch.dtype, limits: tuple[float, float]
+) -> dict[str, Any]:
+    """The largest errors of the output and of the gradients, and whether they are within `limits`."""
     pairs = list(zip(wanted, found, strict=True))
     if dtype is torch.float32:
         forward = float((pairs[0][0] - pairs[0][1]).abs().max())
         grads = [float((a - b).abs().max() / a.abs().max().clamp_min(1e-30)) for a, b in pairs[1:]]
-        limits = FORWARD, GRADIENT
     else:
         forward, *grads = (float((a - b).norm() / a.norm().clamp_min(1e-30)) for a, b in pairs)
-        limits = ROUNDED, 3 * ROUNDED
     worst, name = max(zip(grads, NAMES[1:], strict=False))
     agrees = forward <= limits[0] and worst <= limits[1]
     return {"agrees": agrees, "forward": f"{forward:.1e}", "gradients": f"{worst:.1e} ({name})", "limits": limits}
+
+
+def limits_of(backend: str, dtype: torch.dtype) -> tuple[float, float]:
+    """How far outputs and gradients of `backend` may be from the recurrence in float64."""
+    if dtype is not torch.float32:
+        return ROUNDED, 3 * ROUNDED
+    if backend == "kda_fla":
+        return (FORWARD, THREE_TF32) if products_are_exact() else (TF32, TF32)
+    return FORWARD, THREE_TF32 if backend == "kda_triton" else GRADIENT
 
 
 def core(bound: float | None, backend: str, *inputs: Tensor | None) -> Tensor:
@@ -94,23 +111,43 @@ def states(bound: float | None, anchors: Tensor, backend: str, *inputs: Tensor |
     return kda_states(*inputs[1:], anchors, View(None, backend, 0.0, None), bound)
 
 
-def kda_agreements(sizes: Sizes, device: str) -> Section:
-    """Compare every backend with the recurrence, for both gates, with and without a state; fla-core's last."""
-    cases = [(dtype, bound) for dtype in (torch.float32, torch.bfloat16) for bound in (-5.0, None)]
-    for backends in (PLAIN, PEER):
-        for dtype, bound in cases:
-            word = f"{str(dtype).removeprefix('torch.')}, bound {bound}"
-            for state in (False, True):
-                case = f"{word}, state {state}"
-                yield from compared_cases(case, backends, partial(core_agreement, state, sizes, dtype, bound, device))
-            case = f"{word}, states"
-            yield from compared_cases(case, backends, partial(states_agreement, sizes, dtype, bound, device))
+def kda_agreements(backends: tuple[str, ...], dtypes: tuple[torch.dtype, ...], sizes: Sizes, device: str) -> Section:
+    """Compare backends with the recurrence, for both gates, with and without a state."""
+    for dtype, bound in itertools.product(dtypes, (-5.0, None)):
+        word = f"{str(dtype).removeprefix('torch.')}, bound {bound}"
+        for state in (False, True):
+            compare = partial(core_agreement, state, sizes, dtype, bound, device)
+            yield from compared_cases(f"{word}, state {state}", backends, compare)
+        yield from compared_cases(f"{word}, states", backends, partial(states_agreement, sizes, dtype, bound, device))
+
+
+def peer_agreements(dtypes: tuple[torch.dtype, ...], sizes: Sizes, device: str) -> Section:
+    """Compare kda_fla, on the first candidates of its kernels: which is fastest does not matter here."""
+    if device == "cuda":
+        take_first_candidates()
+    yield from kda_agreements(PEER, dtypes, sizes, device)
+
+
+def exact_peer_agreements(sizes: Sizes, device: str) -> Section:
+    """The same in float32 with exact products everywhere, to tell what tf32 costs from what the adapter does."""
+    os.environ[EXACT_PRODUCTS] = "ieee"
+    if device == "cuda":
+        from fla.ops.kda import chunk_intra
+        from triton.language import constexpr
+
+        chunk_intra.SOLVE_TRIL_DOT_PRECISION = chunk_intra.SAFE_GATE_DOT_PRECISION = constexpr("ieee")
+    yield from peer_agreements((torch.float32,), sizes, device)
+
+
+def products_are_exact() -> bool:
+    """Whether Triton multiplies float32 as it is."""
+    return os.environ.get(EXACT_PRODUCTS) == "ieee"
 
 
 def compared_cases(case: str, backends: tuple[str, ...], compare: Callable[[str], Any]) -> Section:
     """Each of `backends` in `case`, or why it takes no part."""
     for backend in backends:
-        reason = not_run(backend, case)
+        reason = not_run(backend)
         yield f"{case}, {backend}", partial(str, reason) if reason else partial(compare, backend)
 
 
@@ -118,7 +155,8 @@ def core_agreement(
     with_state: bool, sizes: Sizes, dtype: torch.dtype, bound: float | None, device: str, backend: str
 ) -> dict[str, Any]:
     """Compare a pass over independent blocks."""
-    return against_recurrence(partial(core, bound), kda_inputs(sizes, with_state, dtype, device), dtype, backend)
+    inputs = kda_inputs(sizes, with_state, dtype, device)
+    return against_recurrence(partial(core, bound), inputs, dtype, backend, limits_of(backend, dtype))
 
 
 def states_agreement(
@@ -128,23 +166,28 @@ def states_agreement(
     rows = sizes.cached // 2
     inputs = kda_inputs(Sizes(2, rows, sizes.heads, sizes.width, sizes.cached), True, dtype, device)
     anchors = torch.randint(0, rows + 1, (2, 16), device=device)
-    return against_recurrence(partial(states, bound, anchors), inputs, dtype, backend)
+    forward, gradient = limits_of(backend, dtype)
+    limits = (forward, gradient * LONG if dtype is torch.float32 else gradient)
+    return against_recurrence(partial(states, bound, anchors), inputs, dtype, backend, limits)
 
 
 def against_recurrence(
-    run: Callable[..., Tensor], inputs: list[Tensor | None], dtype: torch.dtype, backend: str
+    run: Callable[..., Tensor],
+    inputs: list[Tensor | None],
+    dtype: torch.dtype,
+    backend: str,
+    limits: tuple[float, float],
 ) -> dict[str, Any]:
     """Compare `run(backend, *inputs)` with the recurrence on float64 copies of `inputs`."""
     wide = [None if value is None else value.detach().double().requires_grad_() for value in inputs]
     wanted = with_gradients(partial(run, "kda_recurrent"), wide)
-    return verdict(wanted, with_gradients(partial(run, backend), inputs), dtype)
+    return verdict(wanted, with_gradients(partial(run, backend), inputs), dtype, limits)
 
 
-def not_run(backend: str, case: str) -> str | None:
-    """Why `backend` takes no part in `case`, if so."""
-    if backend in ("kda_triton", "kda_fla") and not torch.cuda.is_available():
-        return "not run: needs a card"
-    return "not run: not tuned" if backend == "kda_fla" and case not in TUNED else None
+def not_run(backend: str) -> str | None:
+    """Why `backend` takes no part, if so."""
+    needs_card = backend in ("kda_triton", "kda_fla") and not torch.cuda.is_available()
+    return "not run: needs a card" if needs_card else None
 
 
 class Step:
@@ -214,15 +257,15 @@ def form_agreement(name: str, dtype: torch.dtype, limit: float, sizes: Sizes, de
 
 
 def layer_agreements(device: str) -> Section:
-    """Compare whole layers on sdpa and flex with eager, outputs and gradients."""
+    """Compare whole layers, outputs and gradients: MLA on sdpa and flex with eager, KDA with the recurrence."""
     if device == "cpu":
         return
-    from gpu_step import agreement
+    from gpu_step import agreement, runs_of
 
-    bf16, fp32 = torch.bfloat16, torch.float32
-    runs = (("sdpa", fp32), ("sdpa", bf16), ("flex", fp32), ("flex", bf16))
     for name in MLA_LAYOUTS:
-        yield name, partial(agreement, name, runs, "eager")
+        yield name, partial(agreement, name, runs_of("sdpa", "flex"), "eager")
+    for name in KDA_LAYOUTS:
+        yield name, partial(agreement, name, runs_of("kda_block", "kda_triton"), "kda_recurrent")
 
 
 def main() -> None:
@@ -231,7 +274,9 @@ def main() -> None:
     sizes = CARD if device == "cuda" else DRY
     torch.backends.cuda.matmul.allow_tf32 = False
     sections = {
-        "kda": partial(kda_agreements, sizes, device),
+        "kda": partial(kda_agreements, PLAIN, DTYPES, sizes, device),
+        "peer": partial(peer_agreements, DTYPES, sizes, device),
+        "peer, exact products": partial(exact_peer_agreements, sizes, device),
         "forms": partial(form_agreements, sizes, device),
         "layers": partial(layer_agreements, device),
     }

@@ -1,7 +1,7 @@
 """Kimi delta attention on a CUDA card: core, layer, hybrid draft: `python bench/kda.py [folder [section]]`.
 
-Core: 512 blocks of 16 rows, 32 heads of 128 channels, bf16, every backend that the card does not refuse, beside a copy
-kernel that moves the same bytes (the floor) and fla-core's `chunk_kda` where that is installed. `kernel_us` is the
+Core: 512 blocks of 16 rows, 32 heads of 128 channels, bf16, every backend that the card does not refuse, beside a
+kernel that only moves the same bytes (the floor) and fla-core's `chunk_kda` where that is installed. `kernel_us` is the
 median of replays of a CUDA graph, `call_ms` that of eager calls between two synchronisations, which is host time as
 well. Errors are norms of differences to the recurrence in float32, relative to the norms of its results.
 
@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from clock import call_ms, elapsed, peak_gib
+from clock import call_ms, elapsed, peak_gib, tune_briefly
 from record import Section, run_sections
 from torch import Tensor
 
@@ -39,7 +39,7 @@ BLOCKS, HEADS, WIDTH, HIDDEN, CONTEXT = 512, 32, 128, 2560, 4096
 BOUNDS = {"bounded": -5.0, "unbounded": None}
 KERNELS = ("kda_gluon", "kda_triton")
 NAMES = ("out", "q", "k", "v", "decay", "beta", "A_log", "dt_bias")
-SCANS = ("kda_triton", "kda_fla", "kda_block")
+SCANS = ("kda_triton", "kda_block", "kda_fla")
 STATE_NAMES = ("states", *NAMES[2:], "state")
 
 
@@ -71,13 +71,17 @@ def both_ways(backend: str, inputs: list[Tensor], bound: float | None, dout: Ten
 
 def able(rows: int, bound: float | None) -> tuple[str, ...]:
     """Backends that this card refuses nothing of, best first, without the step-by-step oracle."""
-    packages = with_packages([]) | {"triton": torch_triton(), "fla-core": fla_version()}
     request = BackendRequest(
         op="kda", phase="training", device="cuda", dtype="bfloat16", q_dim=WIDTH, v_dim=WIDTH, heads=HEADS,
         kv_heads=HEADS, block_size=rows, capability=torch.cuda.get_device_capability(), context_state="reset",
-        gate_lower_bound=bound, packages=packages,
+        gate_lower_bound=bound, packages=packages(),
     )  # fmt: skip
     return tuple(b.name for b in KDA_BACKENDS if b.name != "kda_recurrent" and not b.refuse(request))
+
+
+def packages() -> dict[str, str | None]:
+    """Versions of the packages here that backends ask for."""
+    return with_packages([]) | {"triton": torch_triton(), "fla-core": fla_version()}
 
 
 def torch_triton() -> str:
@@ -108,16 +112,21 @@ def kernel_us(step: Callable[[], object], calls: int = 10, replays: int = 7) -> 
 
 
 def floor_us() -> dict[str, float]:
-    """What moving the bytes alone takes: 4 tensors in and 1 out, then 5 in and 4 out, by torch's own copy."""
-    part = torch.empty(BLOCKS * 16 * HEADS * WIDTH, dtype=torch.bfloat16, device="cuda")
-    source, target = (part.repeat(9).view(9, -1) for _ in range(2))
-    copied = kernel_us(lambda: target.copy_(source))
-    return {"forward_us": round(copied * 5 / 18, 1), "backward_us": round(copied / 2, 1)}
+    """What moving the bytes alone takes: 4 tensors in and 1 out forward, 5 in and 4 out backward."""
+    from stream import stream
+
+    part = torch.zeros(1, BLOCKS * 16 * HEADS * WIDTH, dtype=torch.bfloat16, device="cuda")
+    rows = {count: part.repeat(count, 1) for count in (1, 4, 5)}
+    written = part.repeat(4, 1)
+    return {
+        "forward_us": kernel_us(lambda: stream(rows[4], rows[1])),
+        "backward_us": kernel_us(lambda: stream(rows[5], written)),
+    }
 
 
 def accuracy(rows: int, bound: float | None, backend: str, common: float = 0.0) -> dict[str, float]:
     """Errors of output and gradients, and whether a second run gave the same bits."""
-    inputs = core_inputs(rows, 64, 8, common)
+    inputs = core_inputs(rows, 64, HEADS, common)
     dout = torch.randn_like(inputs[2]).detach()
     exact = [x.detach().float().requires_grad_() for x in inputs[:5]]
     exact += [x.detach().bfloat16().float().requires_grad_() for x in inputs[5:]]
@@ -267,7 +276,7 @@ def through(module: DeltaAttention, rows: Tensor, backend: str) -> Tensor:
 
 
 def training_step(layout: str, backend: str | None, compiled: bool) -> dict[str, float]:
-    options = Options(capability=torch.cuda.get_device_capability(), backend=backend)
+    options = Options(capability=torch.cuda.get_device_capability(), backend=backend, packages=packages())
     model = draftc.compile(layout, options).model("cuda").train()
     config = model.config
     make = {"device": "cuda", "dtype": torch.bfloat16}
@@ -369,4 +378,5 @@ SECTIONS = {
 
 
 if __name__ == "__main__":
+    tune_briefly()
     run_sections("kda", SECTIONS)

@@ -8,11 +8,12 @@ import multiprocessing
 import os
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
-import gpu_kinds
 import kda
 import torch
+from clock import run_once
 from triton.runtime.autotuner import Autotuner
 
 PROCESSES = 14
@@ -22,6 +23,7 @@ def take_share(number: int, count: int) -> None:
     """Let autotuners of this process try every `count`-th of their candidates, the first of them `number`.
 
     The first candidates are tried as well: what is alone is not timed but run, and some ask for more than a card has.
+    Each is run once and not timed.
     """
     prune = Autotuner.prune_configs
 
@@ -30,18 +32,13 @@ def take_share(number: int, count: int) -> None:
         return list(dict.fromkeys([*configs[number % len(configs) :: count], *configs[:2]]))
 
     Autotuner.prune_configs = share
+    Autotuner.do_bench = staticmethod(run_once)
 
 
-def core_case() -> None:
-    """What `kda.py` runs at the core and in the layer."""
-    inputs = kda.core_inputs(16)
+def core_case(heads: int) -> None:
+    """What `kda.py` runs at the core and in the layer, with fewer heads in the hybrid draft."""
+    inputs = kda.core_inputs(16, heads=heads)
     kda.both_ways("kda_fla", inputs, -5.0, torch.randn_like(inputs[2]).detach())
-
-
-def state_case() -> None:
-    """What `gpu_kinds.py` runs from a state."""
-    inputs = gpu_kinds.kda_inputs(gpu_kinds.CARD, True, torch.float32, "cuda")
-    gpu_kinds.with_gradients(lambda *given: gpu_kinds.core(-5.0, "kda_fla", *given), inputs)
 
 
 def part_case() -> None:
@@ -53,24 +50,19 @@ def part_case() -> None:
             torch.autograd.grad(out, inputs, torch.randn_like(out).detach())
 
 
-def before_anchors_case() -> None:
-    """What `gpu_kinds.py` runs before anchors."""
-    rows = gpu_kinds.CARD.cached // 2
-    sizes = gpu_kinds.Sizes(2, rows, gpu_kinds.CARD.heads, gpu_kinds.CARD.width, gpu_kinds.CARD.cached)
-    inputs = gpu_kinds.kda_inputs(sizes, True, torch.float32, "cuda")
-    anchors = torch.randint(0, rows + 1, (2, 16), device="cuda")
-    gpu_kinds.with_gradients(lambda *given: gpu_kinds.states(-5.0, anchors, "kda_fla", *given), inputs)
-
-
-CASES: tuple[Callable[[], None], ...] = (core_case, state_case, before_anchors_case, part_case)
+CASES: dict[str, Callable[[], None]] = {
+    "core": partial(core_case, kda.HEADS),
+    "hybrid": partial(core_case, 16),
+    "parts": part_case,
+}
 
 
 def work(number: int, count: int) -> None:
     """Compile the share of process `number` of `count`."""
     take_share(number, count)
-    for case in CASES:
+    for name, case in CASES.items():
         case()
-        print(f"tune {number}: {case.__name__} done", flush=True)
+        print(f"tune {number}: {name} done", flush=True)
 
 
 def main() -> None:
