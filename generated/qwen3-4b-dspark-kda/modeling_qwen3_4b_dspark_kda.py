@@ -671,14 +671,25 @@ def attend_sdpa(q: Tensor, k: Tensor, v: Tensor, view: View, scale: float) -> Te
     return silence_heads(out, view)
 
 
-def flex(q: Tensor, k: Tensor, v: Tensor, mask: BlockMask | None, scale: float) -> Any:
-    """Flex attention by torch's general kernel.
+WIDEST_DEFAULT = 128  # channels of a float32 head that torch has tiles for on every card
 
-    Left to itself, torch takes one made for decoding for fewer than 128 queries, which 2.11 lacks in float32.
+
+def kernel_options(dtype: torch.dtype, width: int) -> Any:
+    """What torch is told about the kernel for heads of `width` channels.
+
+    Left to itself, 2.11 takes a kernel made for decoding for fewer than 128 queries, which it lacks in float32; and for
+    wide heads in float32 it takes tiles that need more shared memory than a multiprocessor has.
     """
+    if dtype == torch.float32 and width > WIDEST_DEFAULT:
+        return {"BACKEND": "TRITON", "fwd_BLOCK_M": 32, "fwd_BLOCK_N": 32, "fwd_num_stages": 1}
+    return {"BACKEND": "TRITON"}
+
+
+def flex(q: Tensor, k: Tensor, v: Tensor, mask: BlockMask | None, scale: float) -> Any:
+    """Flex attention by torch's general kernel."""
     grouped = k.shape[1] != q.shape[1]
     return flex_attention(
-        q, k, v, block_mask=mask, scale=scale, enable_gqa=grouped, kernel_options={"BACKEND": "TRITON"}
+        q, k, v, block_mask=mask, scale=scale, enable_gqa=grouped, kernel_options=kernel_options(q.dtype, q.shape[-1])
     )
 
 

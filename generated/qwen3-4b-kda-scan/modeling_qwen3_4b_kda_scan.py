@@ -322,17 +322,32 @@ class Launch(NamedTuple):
     continued: Tensor
 
 
+class Walk(NamedTuple):
+    """The context as tiles of up to 16 rows, for kernels that carry a state from tile to tile; tiles end at anchors.
+
+    `tiles [D, P, 2]` are the first row of the flattened context and the number of rows, in order, `lengths [D]` how
+    many of them a document has. `stops [B*N]` picks the state of every anchor out of the `D*(P+1)` before the tiles of
+    a document and after its last.
+    """
+
+    tiles: Tensor
+    lengths: Tensor
+    stops: Tensor
+
+
 class ScanPlan(NamedTuple):
     """How to find the states before the anchors of one batch; the same for all layers.
 
     `groups` are the launches of level 1 for B states, `places` those of level 2 for B times as many states as groups.
     `entries [B*N]` picks the state of every anchor out of those that the launches leave, in the order of `scan_states`.
     Where several documents share a row, each is read for itself: B then counts documents, and `owners` are their rows.
+    `walk` is another way to the same states.
     """
 
     groups: tuple[Launch, ...]
     places: tuple[Launch, ...]
     entries: Tensor
+    walk: Walk
     owners: Tensor | None = None
 
 
@@ -357,6 +372,22 @@ def entry_of(segment: int, groups: int, size: int) -> int:
     """Where `scan_states` keeps the state after `segment` among the states of one row of the batch."""
     group, place = divmod(segment, size)
     return group + 1 if place == size - 1 else groups + 1 + group * (size - 1) + place
+
+
+WALK_ROWS = 16
+
+
+def tiles_between(first: int, cuts: Sequence[int], offset: int) -> tuple[list[tuple[int, int]], dict[int, int]]:
+    """Tiles from row `first` to the last of the sorted `cuts`, and how many of them lie before each cut.
+
+    A tile is its first row, `offset` added, and its number of rows; none crosses a cut.
+    """
+    tiles: list[tuple[int, int]] = []
+    before = {first: 0}
+    for start, stop in pairwise([first, *cuts]):
+        tiles += [(offset + at, min(WALK_ROWS, stop - at)) for at in range(start, stop, WALK_ROWS)]
+        before[stop] = len(tiles)
+    return tiles, before
 
 
 TOKEN_BUCKET = 64
@@ -391,6 +422,23 @@ def plan_launch(spans: Sequence[tuple[int, int]], device: torch.device) -> Launc
         starts=starts.to(device),
         starts_host=starts,
         continued=torch.tensor(owners, dtype=torch.long).to(device),
+    )
+
+
+def plan_walk(
+    documents: Sequence[tuple[list[tuple[int, int]], dict[int, int]]],
+    asked: Sequence[tuple[int, int]],
+    device: torch.device,
+) -> Walk:
+    """The walk over `documents`, results of `tiles_between`, to states that are `asked`: document and cut of each."""
+    lengths = [len(tiles) for tiles, _ in documents]
+    most = max(1, *lengths)
+    padded = [[*tiles, *[(0, 0)] * (most - len(tiles))] for tiles, _ in documents]
+    stops = [number * (most + 1) + documents[number][1][cut] for number, cut in asked]
+    return Walk(
+        tiles=torch.tensor(padded, dtype=torch.long, device=device),
+        lengths=torch.tensor(lengths, dtype=torch.long, device=device),
+        stops=torch.tensor(stops, dtype=torch.long, device=device),
     )
 
 
@@ -430,10 +478,13 @@ def plan_states(
         for row, first, cut in chain.from_iterable(places)
     ]
     owners = None if starts is None else torch.tensor([row for row, _ in documents], device=device)
+    tiled = [tiles_between(first, cut, row * context_rows) for (row, first), cut in zip(documents, cuts, strict=True)]
+    asked = [(numbers[row, first], cut) for row, first, cut in chain.from_iterable(places)]
     return ScanPlan(
         groups=tuple(plan_launch(each, device) for each in level_one),
         places=tuple(plan_launch(each, device) for each in level_two),
         entries=torch.tensor(entries, dtype=torch.long, device=device),
+        walk=plan_walk(tiled, asked, device),
         owners=owners,
     )
 
@@ -663,8 +714,15 @@ def states_triton(
     plan: ScanPlan,
     lower_bound: float | None,
 ) -> Tensor:
-    """`kda_states` in closed form: the kernels work inside blocks, and leave the context before them to it."""
-    return states_block(k, v, decay, beta, A_log, dt_bias, state, plan, lower_bound)
+    """`kda_states` by kernels that carry the state over tiles of 16 rows, float32 inside.
+
+    By `states_block` where Triton is missing.
+    """
+    if misses_triton():
+        return states_block(k, v, decay, beta, A_log, dt_bias, state, plan, lower_bound)
+    from .triton_states import kda_walked_states
+
+    return kda_walked_states(k, v, decay, beta, A_log, dt_bias, state, plan, lower_bound)
 
 
 def kda_states(
@@ -966,14 +1024,25 @@ def attend_sdpa(q: Tensor, k: Tensor, v: Tensor, view: View, scale: float) -> Te
     return silence_heads(out, view)
 
 
-def flex(q: Tensor, k: Tensor, v: Tensor, mask: BlockMask | None, scale: float) -> Any:
-    """Flex attention by torch's general kernel.
+WIDEST_DEFAULT = 128  # channels of a float32 head that torch has tiles for on every card
 
-    Left to itself, torch takes one made for decoding for fewer than 128 queries, which 2.11 lacks in float32.
+
+def kernel_options(dtype: torch.dtype, width: int) -> Any:
+    """What torch is told about the kernel for heads of `width` channels.
+
+    Left to itself, 2.11 takes a kernel made for decoding for fewer than 128 queries, which it lacks in float32; and for
+    wide heads in float32 it takes tiles that need more shared memory than a multiprocessor has.
     """
+    if dtype == torch.float32 and width > WIDEST_DEFAULT:
+        return {"BACKEND": "TRITON", "fwd_BLOCK_M": 32, "fwd_BLOCK_N": 32, "fwd_num_stages": 1}
+    return {"BACKEND": "TRITON"}
+
+
+def flex(q: Tensor, k: Tensor, v: Tensor, mask: BlockMask | None, scale: float) -> Any:
+    """Flex attention by torch's general kernel."""
     grouped = k.shape[1] != q.shape[1]
     return flex_attention(
-        q, k, v, block_mask=mask, scale=scale, enable_gqa=grouped, kernel_options={"BACKEND": "TRITON"}
+        q, k, v, block_mask=mask, scale=scale, enable_gqa=grouped, kernel_options=kernel_options(q.dtype, q.shape[-1])
     )
 
 
