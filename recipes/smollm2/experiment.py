@@ -23,12 +23,13 @@ from draftc.loading import Source, load_target, load_tokenizer
 from recipes.smollm2.corpus import capture_states, spread_out, store_target, write_answers
 from recipes.smollm2.intervals import change
 from recipes.smollm2.learning import bundle_folder, learn, run_folder
-from recipes.smollm2.measuring import Bench, measure, open_bench
+from recipes.smollm2.measuring import PARTS, Bench, measure, open_bench
 from recipes.smollm2.prompts import TASKS
 from recipes.smollm2.settings import BASELINE, CARD, FOLDER, TOY, TOY_VARIANT, VARIANTS, Budget, Variant
 
 BUDGETS = {"card": CARD, "toy": TOY}
-PRECISIONS = {"cuda": ("bf16", torch.bfloat16), "cpu": ("fp32", torch.float32)}
+PRECISIONS = {"cuda": "bf16", "cpu": "fp32"}
+DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 PACKAGES = ("torch", "transformers", "triton", "safetensors")
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
@@ -39,6 +40,8 @@ Names = Annotated[list[str] | None, typer.Option("--variant", help="Variant, rep
 Seeds = Annotated[list[int] | None, typer.Option("--seed", help="Seed, repeatable; 0 by default.")]
 Parallel = Annotated[int, typer.Option(help="Runs that train at a time.")]
 Seconds = Annotated[float, typer.Option(help="Time for all training; what it cuts off stays unfinished.")]
+Precision = Annotated[str | None, typer.Option(help="bf16 or fp32; what the device is best at by default.")]
+Parts = Annotated[list[str] | None, typer.Option("--part", help=f"{', '.join(PARTS)}; repeatable, all by default.")]
 Output = Annotated[Path, typer.Option(help="File of the results.")]
 RESULTS = FOLDER / "results.json"
 
@@ -56,14 +59,14 @@ def chosen(names: Iterable[str] | None) -> list[Variant]:
 @app.command()
 def data(work: Work, target: Path, gguf_file: str | None = None, device: Device = "cuda", size: Size = "card") -> None:
     """Store the target, let it answer, and capture its states."""
-    budget, (precision, dtype) = BUDGETS[size], PRECISIONS[device]
+    budget, precision = BUDGETS[size], PRECISIONS[device]
     work.mkdir(parents=True, exist_ok=True)
     plain = work / "target"
     if not (plain / "config.json").exists():
         store_target(Source(str(target), gguf_file), plain)
         say("target stored")
     if not (work / "data.jsonl").exists():
-        model, words = load_target(Source(str(plain)), dtype, device), load_tokenizer(Source(str(plain)))
+        model, words = load_target(Source(str(plain)), DTYPES[precision], device), load_tokenizer(Source(str(plain)))
         unfinished = work / "data.partial"
         count = write_answers(
             model, words, spread_out(TASKS[budget.task]().training, budget.prompts), budget, unfinished
@@ -76,7 +79,7 @@ def data(work: Work, target: Path, gguf_file: str | None = None, device: Device 
 @app.command()
 def train(work: Work, variant: str, seed: int = 0, device: Device = "cuda", size: Size = "card") -> None:
     """Train one variant."""
-    learn(work, chosen([variant])[0], seed, BUDGETS[size], device, PRECISIONS[device][0])
+    learn(work, chosen([variant])[0], seed, BUDGETS[size], device, PRECISIONS[device])
 
 
 @app.command()
@@ -99,12 +102,24 @@ def measurements(
     output: Output = RESULTS,
     variant: Names = None,
     seed: Seeds = None,
+    part: Parts = None,
+    precision: Precision = None,
     device: Device = "cuda",
     size: Size = "card",
 ) -> None:
-    """Measure trained variants, one at a time, and report after each."""
-    for _ in measure_all(work, pairs(variant, seed), device, size):
-        write_report(work, output, size, device)
+    """Measure trained variants, one at a time, and report after each. Acceptance needs no card, speed does."""
+    parts, dtype = chosen_parts(part), DTYPES[precision or PRECISIONS[device]]
+    for _ in measure_all(work, pairs(variant, seed), parts, device, dtype, size):
+        write_report(work, output, size)
+
+
+def chosen_parts(names: Iterable[str] | None) -> list[str]:
+    """The parts of a measurement called `names`. Raises `typer.BadParameter` for one that does not exist."""
+    wanted = list(names or PARTS)
+    for name in wanted:
+        if name not in PARTS:
+            raise typer.BadParameter(f"there is no part {name}; there are {', '.join(PARTS)}")
+    return wanted
 
 
 def pairs(names: Iterable[str] | None, seeds: Iterable[int] | None) -> list[tuple[Variant, int]]:
@@ -158,39 +173,55 @@ def measured_file(work: Path, run: tuple[Variant, int]) -> Path:
     return run_folder(work, *run) / "measured.json"
 
 
-def measure_all(work: Path, runs: Sequence[tuple[Variant, int]], device: str, size: str) -> Iterator[str]:
-    """Measure every trained run that is not measured yet, and the target alone; name each when it is done."""
-    budget, dtype = BUDGETS[size], PRECISIONS[device][1]
+def measure_all(
+    work: Path, runs: Sequence[tuple[Variant, int]], parts: Sequence[str], device: str, dtype: torch.dtype, size: str
+) -> Iterator[str]:
+    """Measure of every trained run the parts that are not measured yet; name each when it is done."""
+    budget = BUDGETS[size]
     bench: Bench | None = None
     for run in runs:
-        if measured_file(work, run).exists() or not (bundle_folder(work, *run) / "config.json").exists():
+        before = measured(work, run)
+        missing = [part for part in parts if part not in before["measured_on"]]
+        if not missing or not (bundle_folder(work, *run) / "config.json").exists():
             continue
         if bench is None:
             texts = spread_out(TASKS[budget.task]().held_out, budget.held_out)
             bench = open_bench(work / "target", texts, budget, device, dtype)
+        found = measure(bench, bundle_folder(work, *run), missing)
+        found["measured_on"] = {**before["measured_on"], **found["measured_on"]}
+        measured_file(work, run).write_text(json.dumps({**before, **found}))
+        if "speed" in missing:
             (work / "plain.json").write_text(json.dumps(round(bench.plain_tokens_per_second, 1)))
-            say(f"plain decoding: {bench.plain_tokens_per_second:.1f} tokens a second")
-        found = measure(bench, bundle_folder(work, *run))
-        measured_file(work, run).write_text(json.dumps(found))
-        say(f"{run[0].name}, seed {run[1]}: acceptance {found['acceptance_length']}, {found['times_plain']}x")
+        say(f"{run[0].name}, seed {run[1]}: {told(found)}")
         yield run[0].name
 
 
+def measured(work: Path, run: tuple[Variant, int]) -> dict[str, Any]:
+    """What is measured of a run so far."""
+    file = measured_file(work, run)
+    return json.loads(file.read_text()) if file.exists() else {"measured_on": {}}
+
+
+def told(found: dict[str, Any]) -> str:
+    """What was found, but for the long lists."""
+    return ", ".join(f"{key} {value}" for key, value in found.items() if key not in ("lengths", "measured_on"))
+
+
 @app.command()
-def report(work: Work, output: Output = RESULTS, size: Size = "card", device: Device = "cuda") -> None:
+def report(work: Work, output: Output = RESULTS, size: Size = "card") -> None:
     """Join the measurements in WORK into one file of results and print a table."""
-    typer.echo(table(write_report(work, output, size, device)))
+    typer.echo(table(write_report(work, output, size)))
 
 
-def write_report(work: Path, output: Path, size: str, device: str) -> dict[str, Any]:
+def write_report(work: Path, output: Path, size: str) -> dict[str, Any]:
     """Write what is measured so far to `output`, and return it."""
-    found = results(work, size, device)
+    found = results(work, size)
     output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     return found
 
 
-def results(work: Path, size: str, device: str) -> dict[str, Any]:
-    """Date, machine, budget and the numbers of every run, with its change against the baseline of the same seed.
+def results(work: Path, size: str) -> dict[str, Any]:
+    """Date, budget and the numbers of every run, with its change against the baseline of the same seed.
 
     Runs that began and have no numbers are named, so that nobody takes them for runs that were not asked for.
     """
@@ -200,15 +231,15 @@ def results(work: Path, size: str, device: str) -> dict[str, Any]:
     for name, run in runs.items():
         seed = name.rpartition("-")[2]
         against = runs.get(f"{BASELINE}-{seed}")
-        if against is not None and against is not run:
+        if against is not None and against is not run and "lengths" in run and "lengths" in against:
             run["percent_against_gqa"] = change(run["lengths"], against["lengths"]).rounded(2)
     for run in runs.values():
-        run["prompts"], run["rounds"] = len(run["lengths"]), sum(map(len, run["lengths"]))
+        if "lengths" in run:
+            run["prompts"], run["rounds"] = len(run["lengths"]), sum(map(len, run["lengths"]))
     shown = {name: {key: each for key, each in run.items() if key != "lengths"} for name, run in runs.items()}
     plain = work / "plain.json"
     return {
         "date": datetime.now(UTC).date().isoformat(),
-        "machine": torch.cuda.get_device_name() if device == "cuda" else "cpu",
         "versions": {"draftc": __version__, **versions()},
         "budget": {name: getattr(BUDGETS[size], name) for name in Budget.__dataclass_fields__},
         "plain_tokens_per_second": json.loads(plain.read_text()) if plain.exists() else None,
@@ -236,17 +267,21 @@ def table(found: dict[str, Any]) -> str:
         "| run | parameters | acceptance length | against gqa | draft step | tokens/s | against plain |",
         "|---|---|---|---|---|---|---|",
     ]
-    for name, run in found["runs"].items():
-        value, low, high = run["acceptance_length"]
-        less = run.get("percent_against_gqa")
-        against = "" if less is None else f"{less[0]:+.1f}% ({less[1]:+.1f} to {less[2]:+.1f})"
-        lines.append(
-            f"| {name} | {run['parameters'] / 1e6:.1f} M | {value:.2f} ({low:.2f} to {high:.2f}) | {against} "
-            f"| {run['draft_step_ms']:.2f} ms | {run['tokens_per_second']:.0f} | {run['times_plain']:.2f}x |"
-        )
+    lines += [f"| {name} | {' | '.join(cells(run))} |" for name, run in found["runs"].items()]
     if found["not_measured"]:
         lines += ["", f"Not measured: {', '.join(found['not_measured'])}."]
     return "\n".join(lines)
+
+
+def cells(run: dict[str, Any]) -> Iterator[str]:
+    """What the table says of a run, nothing where nothing was measured."""
+    yield f"{run['parameters'] / 1e6:.1f} M" if "parameters" in run else ""
+    yield "{:.2f} ({:.2f} to {:.2f})".format(*run["acceptance_length"]) if "acceptance_length" in run else ""
+    yield "{:+.1f}% ({:+.1f} to {:+.1f})".format(*less) if (less := run.get("percent_against_gqa")) else ""
+    has_speed = "draft_step_ms" in run
+    yield f"{run['draft_step_ms']:.2f} ms" if has_speed else ""
+    yield f"{run['tokens_per_second']:.0f}" if has_speed else ""
+    yield f"{run['times_plain']:.2f}x" if has_speed else ""
 
 
 @app.command(name="all")
@@ -265,8 +300,8 @@ def everything(
     """Data, training, measurements, report."""
     data(work, target, gguf_file, device, size)
     runs(work, variant, seed, parallel, seconds, device, size)
-    measurements(work, output, variant, seed, device, size)
-    report(work, output, size, device)
+    measurements(work, output, variant, seed, device=device, size=size)
+    report(work, output, size)
 
 
 def say(what: str) -> None:

@@ -2,8 +2,9 @@
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from recipes.smollm2.settings import Budget
 
 @dataclass(frozen=True)
 class Bench:
-    """A loaded target, its prompts, and what it says without a draft: in float32, and its speed in `dtype`."""
+    """A loaded target, in `dtype` and in float32, and its prompts; what it says alone is found when first asked for."""
 
     target: Any
     exact_target: Any
@@ -27,24 +28,34 @@ class Bench:
     budget: Budget
     device: str
     dtype: torch.dtype
-    greedy: tuple[tuple[int, ...], ...]
-    plain_tokens_per_second: float
+
+    @cached_property
+    def greedy(self) -> list[tuple[int, ...]]:
+        """Its greedy tokens in float32 after each of the first `exact` prompts."""
+        return plain_text(self.exact_target, self.words, self.texts[: self.budget.exact], self.budget, self.device)
+
+    @cached_property
+    def plain_tokens_per_second(self) -> float:
+        """Its speed without a draft, one prompt at a time."""
+
+        def answer(text: str) -> tuple[int, ...]:
+            return plain_text(self.target, self.words, [text], self.budget, self.device)[0]
+
+        return speed_of(answer, self.texts[: self.budget.timed])
+
+    def place(self, dtype: torch.dtype) -> str:
+        """What a part is measured on."""
+        machine = torch.cuda.get_device_name() if self.device == "cuda" else self.device
+        return f"{machine}, {str(dtype).removeprefix('torch.')}"
 
 
 def open_bench(folder: Path, texts: Sequence[str], budget: Budget, device: str, dtype: torch.dtype) -> Bench:
-    """Load the target in `folder`, and let it answer alone."""
+    """Load the target in `folder`."""
     source = Source(str(folder))
     words = load_tokenizer(source)
     prompts = tuple(asked(words, text) for text in texts)
     target, exact = load_target(source, dtype, device), load_target(source, torch.float32, device)
-    greedy = tuple(plain_text(exact, words, prompts[: budget.exact], budget, device))
-
-    def answer(text: str) -> tuple[int, ...]:
-        return plain_text(target, words, [text], budget, device)[0]
-
-    return Bench(
-        target, exact, words, prompts, budget, device, dtype, greedy, speed_of(answer, prompts[: budget.timed])
-    )
+    return Bench(target, exact, words, prompts, budget, device, dtype)
 
 
 def speed_of(
@@ -65,26 +76,33 @@ def plain_text(target: Any, words: Any, texts: Sequence[str], budget: Budget, de
     return [tuple(row) for row in rows[:, ids.shape[1] :].tolist()]
 
 
-def measure(bench: Bench, bundle: Path) -> dict[str, Any]:
-    """Everything about the draft in `bundle`, as plain numbers; `lengths` has every round of every prompt."""
+def measure(bench: Bench, bundle: Path, parts: Iterable[str]) -> dict[str, Any]:
+    """The asked `PARTS` about the draft in `bundle`, as plain numbers, and what each was measured on."""
+    found: dict[str, Any] = {}
+    for part in parts:
+        found |= PARTS[part](bench, bundle)
+    exact = {"text": bench.place(torch.float32)}
+    return {**found, "measured_on": {part: exact.get(part, bench.place(bench.dtype)) for part in parts}}
+
+
+def accepted(bench: Bench, bundle: Path) -> dict[str, Any]:
+    """How much of what it drafts is accepted; `lengths` has every round of every prompt."""
     draft = load_draft(bundle, bench.dtype, bench.device)
     ids, mask = (value.to(bench.device) for value in encoded(bench.texts, bench.words))
     # Rows stop where the target ends its answer: no draft has learnt what would come after it.
     whole = generate(draft, bench.target, ids, mask, max_new_tokens=bench.budget.new_tokens)
     lengths = [list(line) for line in whole.acceptance_lengths]
-    found: dict[str, Any] = {
+    return {
         "parameters": sum(parameter.numel() for parameter in draft.parameters()),
         "acceptance_length": acceptance(lengths).rounded(),
         "stood": [round(share, 3) for share in survival(lengths, draft.slots.drafted)],
-        **speed(bench, draft),
-        "greedy_text_is_the_targets": exact_text(bench, bundle),
         "lengths": lengths,
     }
-    return found
 
 
-def speed(bench: Bench, draft: Any) -> dict[str, Any]:
+def speed(bench: Bench, bundle: Path) -> dict[str, Any]:
     """Tokens a second on one prompt at a time, and the median time of a proposal, heads included."""
+    draft = load_draft(bundle, bench.dtype, bench.device)
     spans: list[float] = []
     tokens, seconds = 0, 0.0
     for number, text in enumerate((bench.texts[0], *bench.texts[: bench.budget.timed])):
@@ -125,9 +143,16 @@ def synchronise(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def exact_text(bench: Bench, bundle: Path) -> bool:
+def exact_text(bench: Bench, bundle: Path) -> dict[str, Any]:
     """Whether decoding in float32 gives the target's own greedy tokens."""
     draft = load_draft(bundle, torch.float32, bench.device)
     ids, mask = (value.to(bench.device) for value in encoded(bench.texts[: bench.budget.exact], bench.words))
     found = generate(draft, bench.exact_target, ids, mask, max_new_tokens=bench.budget.new_tokens, stop_token_ids=())
-    return found.new_tokens == bench.greedy
+    return {"greedy_text_is_the_targets": list(found.new_tokens) == bench.greedy}
+
+
+PARTS: dict[str, Callable[[Bench, Path], dict[str, Any]]] = {
+    "acceptance": accepted,
+    "speed": speed,
+    "text": exact_text,
+}

@@ -58,8 +58,8 @@ class Budget:
 
 CARD = Budget(
     task="requests", prompts=1840, samples=2, answer=192, temperature=0.7, sampled_at_once=1840,
-    steps=600, batch_size=32, num_anchors=32, learning_rate=1e-3,
-    held_out=160, timed=6, exact=8, new_tokens=96,
+    steps=450, batch_size=32, num_anchors=32, learning_rate=1e-3,
+    held_out=128, timed=4, exact=6, new_tokens=96,
 )  # fmt: skip
 TOY = Budget(
     task="counting", prompts=48, samples=1, answer=48, temperature=0.0, sampled_at_once=48,

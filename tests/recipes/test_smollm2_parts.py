@@ -12,10 +12,12 @@ import draftc
 from draftc.api import load
 from draftc.runtime.heads.slots import dspark_slots, own_slots
 from draftc.spec.layout import Dspark, Layout
+from recipes.smollm2 import experiment
 from recipes.smollm2.corpus import spread_out
-from recipes.smollm2.experiment import chosen, measured_file, results, table
+from recipes.smollm2.experiment import chosen, chosen_parts, measure_all, measured_file, results, table
 from recipes.smollm2.intervals import acceptance, change, survival
-from recipes.smollm2.measuring import speed_of
+from recipes.smollm2.learning import bundle_folder
+from recipes.smollm2.measuring import PARTS, Bench, speed_of
 from recipes.smollm2.prompts import HELD_OUT, REQUESTS, TASKS, TOPICS
 from recipes.smollm2.settings import BASELINE, CARD, LAYOUTS, TOY, TOY_VARIANT, VARIANTS, Variant
 
@@ -122,10 +124,41 @@ def test_runs_without_numbers_are_named(tmp_path: Path) -> None:
     log = measured_file(tmp_path, (Variant(BASELINE, "lk-alpha"), 0)).with_name("log.txt")
     log.parent.mkdir(parents=True)
     log.write_text("killed")
-    found = results(tmp_path, "toy", "cpu")
+    found = results(tmp_path, "toy")
     assert found["runs"] == {}
     assert found["plain_tokens_per_second"] is None
     assert table(found).endswith("Not measured: gqa-lk-alpha-0.")
+
+
+def test_parts_are_measured_once_and_say_on_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Variant(BASELINE), 0
+    bundle = bundle_folder(tmp_path, *run)
+    bundle.mkdir(parents=True)
+    (bundle / "config.json").write_text("{}")
+    asked: list[str] = []
+
+    def part(name: str):
+        def found(_bench: Bench, _bundle: Path) -> dict[str, object]:
+            asked.append(name)
+            return {name: 1}
+
+        return found
+
+    monkeypatch.setattr(experiment, "open_bench", lambda *_: Bench(*[None] * 3, (), TOY, "cpu", torch.bfloat16))
+    for name in ("acceptance", "text"):
+        monkeypatch.setitem(PARTS, name, part(name))
+    for parts in (["acceptance"], ["acceptance", "text"], ["text"]):
+        list(measure_all(tmp_path, [run], parts, "cpu", torch.bfloat16, "toy"))
+    assert asked == ["acceptance", "text"]
+    found = results(tmp_path, "toy")["runs"]["gqa-0"]
+    assert found["measured_on"] == {"acceptance": "cpu, bfloat16", "text": "cpu, float32"}
+    assert table(results(tmp_path, "toy")).endswith("| gqa-0 |  |  |  |  |  |  |")
+
+
+def test_a_part_that_does_not_exist_is_refused_with_those_that_do() -> None:
+    assert chosen_parts(None) == list(PARTS)
+    with pytest.raises(typer.BadParameter, match="there is no part sped; there are acceptance, speed, text"):
+        chosen_parts(["sped"])
 
 
 def test_the_report_pairs_runs_of_one_seed(tmp_path: Path) -> None:
@@ -136,7 +169,7 @@ def test_the_report_pairs_runs_of_one_seed(tmp_path: Path) -> None:
         found = {"parameters": 1_000_000, "acceptance_length": acceptance(lengths).rounded(), "lengths": lengths}
         file.write_text(json.dumps({**found, "draft_step_ms": 1.0, "tokens_per_second": 2.0, "times_plain": 0.5}))
     (tmp_path / "plain.json").write_text("4.0")
-    found = results(tmp_path, "toy", "cpu")
+    found = results(tmp_path, "toy")
     assert set(found["runs"]) == {"gqa-0", "mla-0", "mla-1"}
     low, high = found["runs"]["mla-0"]["percent_against_gqa"][1:]
     assert low < high < 0
