@@ -133,8 +133,8 @@ def border_gradients(falls, kk, qq, C1, C2, C1T, C2T, to_fall, ii, jj, s: gl.con
     queries, reads = (qq * near).to(gl.bfloat16), gl.where(meet_t, C1T, none)
     to_k = product(keys, gl.where(meet, C2, gl.where(meet_t, C2T, none)), zero)
     to_k = near * product(queries, reads, to_k)
-    back = gl.convert_layout(gl.permute(by_token(toward_border(jj, ii, s)), [1, 0]), RIGHT32)
-    return to_q, to_k, summed_fine(qq * to_q + kk * to_k, back, to_fall)
+    moved = (qq * to_q + kk * to_k).to(gl.bfloat16)
+    return to_q, to_k, product(moved, toward_border(jj, ii, s).to(gl.bfloat16), to_fall)
 
 
 @gluon.jit
