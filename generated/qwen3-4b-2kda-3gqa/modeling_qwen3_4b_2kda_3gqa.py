@@ -375,7 +375,7 @@ def convolve_rows(rows: Tensor, weight: Tensor) -> Tensor:
     return F.silu(mixed).transpose(1, 2)
 
 
-def constant_to_compilers(function: Callable[[], bool]) -> Callable[[], bool]:
+def constant_to_compilers(function: Callable[..., Any]) -> Callable[..., Any]:
     """Mark `function`: `torch.compile` calls it once and keeps its answer in the graph, and does not trace into it.
 
     The mark is that of `torch.compiler.assume_constant_result`, which would load the whole compiler of torch, over a
