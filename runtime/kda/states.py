@@ -3,6 +3,7 @@
 Sorted distinct anchors cut the context into m segments, and g = isqrt(m) neighbours make a group. Level 1 walks the
 groups: each is read whole, from the state that the one before left. Level 2 reads the segments within all groups at the
 same time, one place after the other, from the states that level 1 found; the last place of a group is known already.
+Kernels that loop over rows by themselves need no levels: they go through the tiles of a `Walk` once.
 """
 
 from collections.abc import Callable, Sequence
