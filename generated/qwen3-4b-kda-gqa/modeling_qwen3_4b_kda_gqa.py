@@ -55,7 +55,7 @@ def convolve_rows(rows: Tensor, weight: Tensor) -> Tensor:
     return F.silu(mixed).transpose(1, 2)
 
 
-def constant_to_compilers(function: Callable[..., Any]) -> Callable[..., Any]:
+def constant_to_compilers(function: Callable[[], bool]) -> Callable[[], bool]:
     """Mark `function`: `torch.compile` calls it once and keeps its answer in the graph, and does not trace into it.
 
     The mark is that of `torch.compiler.assume_constant_result`, which would load the whole compiler of torch, over a
@@ -674,7 +674,7 @@ def attend_sdpa(q: Tensor, k: Tensor, v: Tensor, view: View, scale: float) -> Te
 WIDEST_DEFAULT = 128  # channels of a float32 head that torch has tiles for on every card
 
 
-def kernel_options(dtype: torch.dtype, width: int) -> Any:
+def flex_options(dtype: torch.dtype, width: int) -> Any:
     """What torch is told about the kernel for heads of `width` channels.
 
     Left to itself, 2.11 takes a kernel made for decoding for fewer than 128 queries, which it lacks in float32; and for
@@ -689,7 +689,7 @@ def flex(q: Tensor, k: Tensor, v: Tensor, mask: BlockMask | None, scale: float) 
     """Flex attention by torch's general kernel."""
     grouped = k.shape[1] != q.shape[1]
     return flex_attention(
-        q, k, v, block_mask=mask, scale=scale, enable_gqa=grouped, kernel_options=kernel_options(q.dtype, q.shape[-1])
+        q, k, v, block_mask=mask, scale=scale, enable_gqa=grouped, kernel_options=flex_options(q.dtype, q.shape[-1])
     )
 
 

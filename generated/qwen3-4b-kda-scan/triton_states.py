@@ -5,8 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .states import WALK_ROWS, ScanPlan
-from .triton_core import BOUND_LINE, NAMESPACE, power_of_two
+from .triton_core import BOUND_LINE, LEAST_TILE, NAMESPACE, power_of_two
 from .triton_state_backward import tiles_backward, walk_backward
 from .triton_state_kernels import context_tiles, walk_forward
 
@@ -18,7 +17,7 @@ KEY_COLS = 16
 def walk_constants(k: Tensor) -> dict[str, Any]:
     """What the kernels that carry the state are compiled for; products as in `triton_core.constants`."""
     return {
-        "TILE": WALK_ROWS,
+        "TILE": LEAST_TILE,
         "HEADS": k.shape[-2],
         "WIDTH": k.shape[-1],
         "HALF": k.dtype == torch.bfloat16,
@@ -46,9 +45,9 @@ def tile_facts(k: Tensor, tiles: Tensor) -> tuple[Tensor, ...]:
     """Room for K e^G, K e^(G_T - G), e^G_T, X, M and norms of `tiles [D, P, 2]`; float32, or operands of bfloat16."""
     count, (heads, width) = tiles.shape[0] * tiles.shape[1], k.shape[-2:]
     operand = torch.bfloat16 if k.dtype == torch.bfloat16 else torch.float32
-    rows = k.new_empty(2, count, heads, WALK_ROWS, width, dtype=operand)
-    inverses = k.new_empty(count, heads, WALK_ROWS, WALK_ROWS, dtype=operand)
-    shapes = [(width,), (WALK_ROWS, WALK_ROWS), (WALK_ROWS,)]
+    rows = k.new_empty(2, count, heads, LEAST_TILE, width, dtype=operand)
+    inverses = k.new_empty(count, heads, LEAST_TILE, LEAST_TILE, dtype=operand)
+    shapes = [(width,), (LEAST_TILE, LEAST_TILE), (LEAST_TILE,)]
     totals, writes, norms = (k.new_empty(count, heads, *shape, dtype=torch.float32) for shape in shapes)
     return rows, totals, inverses, writes, norms
 
@@ -94,8 +93,8 @@ def launch_walk_back(
     parts = width // value_cols(k)
     through = dkept.clone(memory_format=torch.contiguous_format)
     added, learned = torch.empty_like(rows)
-    joints = kept.new_empty(documents * most, heads, parts, WALK_ROWS, WALK_ROWS)
-    alongs = kept.new_empty(documents * most, heads, parts, WALK_ROWS)
+    joints = kept.new_empty(documents * most, heads, parts, LEAST_TILE, LEAST_TILE)
+    alongs = kept.new_empty(documents * most, heads, parts, LEAST_TILE)
     dk, dv, ddecay, dbeta = (torch.zeros_like(x) for x in (k, v, decay, beta))
     walk_backward[(documents * heads * parts,)](
         v, beta, tiles, lengths, *rows, totals, inverses, kept, through, dv, added, learned, joints, alongs, most,
@@ -163,11 +162,13 @@ def kda_walked_states(
     A_log: Tensor,
     dt_bias: Tensor,
     state: Tensor,
-    plan: ScanPlan,
+    walk: tuple[Tensor, Tensor, Tensor],
     lower_bound: float | None,
 ) -> Tensor:
-    """`kda_states` by the kernels of `triton_state_kernels`, arguments as there and a plan; float32."""
-    owned = state.float() if plan.owners is None else state.float()[plan.owners]
-    inputs = (x.contiguous() for x in (k, v, decay, beta, A_log, dt_bias, owned))
-    kept = WALK(*inputs, plan.walk.tiles, plan.walk.lengths, lower_bound)[0]
-    return kept.flatten(0, 1).index_select(0, plan.walk.stops)
+    """`kda_states` by the kernels of `triton_state_kernels`, from `state [D, h, d, d]` of every document; float32.
+
+    `walk` is that of the plan: tiles of up to `LEAST_TILE` rows, lengths, stops.
+    """
+    tiles, lengths, stops = walk
+    inputs = (x.contiguous() for x in (k, v, decay, beta, A_log, dt_bias, state.float()))
+    return WALK(*inputs, tiles, lengths, lower_bound)[0].flatten(0, 1).index_select(0, stops)

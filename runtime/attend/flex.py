@@ -18,11 +18,11 @@ def flex(q: Tensor, k: Tensor, v: Tensor, mask: BlockMask | None, scale: float) 
     """Flex attention by torch's general kernel."""
     grouped = k.shape[1] != q.shape[1]
     return flex_attention(
-        q, k, v, block_mask=mask, scale=scale, enable_gqa=grouped, kernel_options=kernel_options(q.dtype, q.shape[-1])
+        q, k, v, block_mask=mask, scale=scale, enable_gqa=grouped, kernel_options=flex_options(q.dtype, q.shape[-1])
     )
 
 
-def kernel_options(dtype: torch.dtype, width: int) -> Any:
+def flex_options(dtype: torch.dtype, width: int) -> Any:
     """What torch is told about the kernel for heads of `width` channels.
 
     Left to itself, 2.11 takes a kernel made for decoding for fewer than 128 queries, which it lacks in float32; and for

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from draftc.runtime.kda.constants import constant_to_compilers
 from draftc.runtime.kda.gluon_backward import reduce_partial, tiles_backward
 from draftc.runtime.kda.gluon_forward import tiles_forward
 from draftc.runtime.kda.gluon_tiles import TRITON_VERSION
@@ -34,7 +33,6 @@ FORWARD_PROGRAMS = {True: 12, False: 8}
 BACKWARD_PROGRAMS = 8
 
 COMPILED: dict[tuple[Any, ...], Any] = {}
-CAPABILITIES: dict[torch.device, tuple[int, int]] = {}
 
 
 def misfit(q: Tensor, v: Tensor, decay: Tensor, state: Tensor | None, lower_bound: float | None) -> str | None:
@@ -52,18 +50,21 @@ def misfit(q: Tensor, v: Tensor, decay: Tensor, state: Tensor | None, lower_boun
         return f"{q.numel()} elements exceed offsets of 32 bits"
     if lower_bound is not None and not LOWEST_BOUND <= lower_bound < 0:
         return f"a bound of {lower_bound} is outside [{LOWEST_BOUND}, 0)"
-    if capability_of(q.device) < CAPABILITY:
-        return f"the card has compute capability {capability_of(q.device)}"
+    capability = capability_of(q.device) if torch.compiler.is_compiling() else kept_capability(q.device)
+    if capability < CAPABILITY:
+        return f"the card has compute capability {capability}"
     return None
 
 
-@constant_to_compilers
 def capability_of(device: torch.device) -> tuple[int, int]:
-    """Compute capability of a card; (0, 0) of what is none. Kept: asking torch takes longer than all other checks."""
-    if device not in CAPABILITIES:
-        is_card = device.type == "cuda"
-        CAPABILITIES[device] = torch.cuda.get_device_capability(device) if is_card else (0, 0)
-    return CAPABILITIES[device]
+    """Compute capability of a card; (0, 0) of what is none."""
+    return torch.cuda.get_device_capability(device) if device.type == "cuda" else (0, 0)
+
+
+@cache
+def kept_capability(device: torch.device) -> tuple[int, int]:
+    """`capability_of` asked once: it takes longer than all other checks. `torch.compile` warns of a cache."""
+    return capability_of(device)
 
 
 @cache

@@ -64,4 +64,5 @@ def states_triton(
         return states_block(k, v, decay, beta, A_log, dt_bias, state, plan, lower_bound)
     from draftc.runtime.kda.triton_states import kda_walked_states
 
-    return kda_walked_states(k, v, decay, beta, A_log, dt_bias, state, plan, lower_bound)
+    owned = state if plan.owners is None else state[plan.owners]
+    return kda_walked_states(k, v, decay, beta, A_log, dt_bias, owned, plan.walk, lower_bound)

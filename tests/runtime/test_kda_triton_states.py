@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from draftc.runtime.kda.states import WALK_ROWS
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -19,6 +21,13 @@ def interpreted() -> dict:
     done = subprocess.run(command, cwd=ROOT, env=given, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout)
+
+
+def test_kernels_work_on_tiles_as_long_as_those_of_a_walk():
+    pytest.importorskip("triton")
+    from draftc.runtime.kda.triton_core import LEAST_TILE
+
+    assert LEAST_TILE >= WALK_ROWS
 
 
 def limit(case: str, name: str) -> float:
