@@ -2,6 +2,7 @@
 
 import os
 import sys
+import warnings
 from typing import Any
 
 import typer
@@ -64,8 +65,19 @@ def options(
     """A compiler for draft models of speculative decoding."""
 
 
+def without_place(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> str:
+    """A warning of ours in the form of a diagnostic: the line of code that gave it tells a user nothing."""
+    if category.__module__.partition(".")[0] == "draftc":
+        return f"warning: {message}\n"
+    return WITH_PLACE(message, category, *place, **more)
+
+
+WITH_PLACE = warnings.formatwarning
+
+
 def main() -> None:
     """Run the command line and exit with its code."""
+    warnings.formatwarning = without_place
     try:
         app()
     except CommandError as failure:

@@ -13,7 +13,7 @@ from draftc.runtime.generation.errors import PromptError
 from draftc.runtime.generation.fit import require_fit, taps_of_draft
 from draftc.runtime.generation.history import own_processors
 from draftc.runtime.generation.loop import Decoding
-from draftc.runtime.generation.prompts import Prompts, limits_of, padded_prompts
+from draftc.runtime.generation.prompts import Prompts, limits_of, padded_prompts, warn_beyond_positions
 from draftc.runtime.generation.reader import TargetReader
 from draftc.runtime.generation.result import Generation, Round
 from draftc.runtime.generation.sampling import make_judge
@@ -48,6 +48,7 @@ def start_decoding(
     require_fit(draft, target)
     limits = limits_of(max_new_tokens, own_stops(target) if stop_token_ids is None else stop_token_ids)
     prompts = padded_prompts(input_ids, attention_mask, pad_of(target))
+    warn_beyond_positions(target, prompts, limits)
     generator = None if seed is None else torch.Generator(input_ids.device).manual_seed(seed)
     judge = make_judge(temperature, top_k, top_p, draft_temperature, generator)
     reader = TargetReader(target, taps_of_draft(draft), prompts.pads)
@@ -96,6 +97,9 @@ def generate(
         UnfilledVocabularyError: the maps of a reduced vocabulary are empty.
         PromptError: a prompt without tokens, shapes that do not fit, no room for a token, a streamer for several rows.
         GenerationError: sampling options out of range; a batch on a cache whose rows cannot move.
+
+    Warns:
+        BeyondPositionsWarning: the longest text may outgrow the target's `max_position_embeddings`.
 
     """
     began = time.perf_counter()

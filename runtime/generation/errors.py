@@ -1,4 +1,4 @@
-"""What generation refuses, as typed errors."""
+"""What generation refuses, as typed errors, and what it warns of."""
 
 
 class GenerationError(ValueError):
@@ -24,3 +24,7 @@ class StatefulTargetError(GenerationError):
 
 class PromptError(GenerationError):
     """Prompts or limits that leave nothing to decode."""
+
+
+class BeyondPositionsWarning(UserWarning):
+    """A text may grow past the positions that the target was made for."""

@@ -1,12 +1,14 @@
 """Prompts of a batch, padded on the left, and the limits of what follows them."""
 
+import warnings
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from draftc.runtime.generation.errors import PromptError
+from draftc.runtime.generation.errors import BeyondPositionsWarning, PromptError
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,3 +63,16 @@ def limits_of(max_new_tokens: int, stop_token_ids: int | Collection[int] | None)
         raise PromptError(f"max_new_tokens is {max_new_tokens}", "ask for one token at least")
     stops = [stop_token_ids] if isinstance(stop_token_ids, int) else stop_token_ids or ()
     return Limits(max_new_tokens, frozenset(int(token) for token in stops))
+
+
+def warn_beyond_positions(target: Any, prompts: Prompts, limits: Limits) -> None:
+    """Say with a `BeyondPositionsWarning` when the longest text may outgrow the positions of `target`."""
+    known = getattr(target.config.get_text_config(), "max_position_embeddings", None)
+    longest = max(map(len, prompts.texts))
+    if known is not None and longest + limits.max_new_tokens > known:
+        warnings.warn(
+            f"a prompt of {longest} tokens and max_new_tokens {limits.max_new_tokens} may reach "
+            f"{longest + limits.max_new_tokens} positions; the target was made for {known}",
+            BeyondPositionsWarning,
+            stacklevel=4,
+        )

@@ -2,6 +2,7 @@
 
 import re
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -31,6 +32,7 @@ def terminal(capsys, monkeypatch, tmp_path) -> Terminal:
     """Run `draftc ARGUMENTS` in a folder of its own, with a cache of its own."""
     monkeypatch.setenv("DRAFTC_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)  # which `main` sets
 
     def run(*arguments: object) -> Ran:
         monkeypatch.setattr(sys, "argv", ["draftc", *map(str, arguments)])

@@ -117,6 +117,23 @@ def test_a_fault_of_ours_is_reported_as_ours(tmp_path: Path) -> None:
     assert "Traceback" not in ran.stderr
 
 
+def test_warnings_of_ours_name_no_line_of_code_and_those_of_others_do() -> None:
+    script = (
+        "import warnings, sys\n"
+        "import draftc.spec.sources as s\n"
+        "from draftc.runtime.generation.errors import BeyondPositionsWarning\n"
+        "def warned(_):\n"
+        "    warnings.warn('too far', BeyondPositionsWarning)\n"
+        "    warnings.warn('of others', UserWarning)\n"
+        "    raise OSError('enough')\n"
+        "s.open_source = warned\n"
+        "sys.argv = ['draftc', 'check', 'x']\nfrom draftc.cli import main\nmain()\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert "warning: too far" in ran.stderr.splitlines()
+    assert "<string>:6: UserWarning: of others" in ran.stderr.splitlines()
+
+
 LIGHT = [
     ("check", GOOD),
     ("check", "-"),

@@ -18,6 +18,7 @@ from transformers.cache_utils import DynamicCache, LinearAttentionLayer
 from draftc.runtime.generate import generate, start_decoding
 from draftc.runtime.generation.alignment import require_movable
 from draftc.runtime.generation.errors import (
+    BeyondPositionsWarning,
     DraftMismatchError,
     GenerationError,
     PromptError,
@@ -139,6 +140,17 @@ def test_a_batch_on_a_cache_whose_rows_cannot_move() -> None:
 def test_prompts_and_limits(ids: Any, mask: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(PromptError, match=message):
         generate(small_draft(), small_target(), ids, mask, **options)
+
+
+def test_a_text_that_may_outgrow_the_targets_positions_is_warned_of() -> None:
+    target = small_target()
+    ids, mask = prompts([4, 9])
+    known = target.config.max_position_embeddings
+    start_decoding(small_draft(), target, ids, mask, max_new_tokens=known - 9)
+    with pytest.warns(
+        BeyondPositionsWarning, match=f"of 9 tokens and max_new_tokens {known - 8} may reach {known + 1}"
+    ):
+        start_decoding(small_draft(), target, ids, mask, max_new_tokens=known - 8)
 
 
 def test_a_target_without_a_list_of_layers() -> None:
