@@ -276,9 +276,9 @@ def main() -> None:
     sections = {
         "kda": partial(kda_agreements, PLAIN, DTYPES, sizes, device),
         "peer": partial(peer_agreements, DTYPES, sizes, device),
-        "peer, exact products": partial(exact_peer_agreements, sizes, device),
         "forms": partial(form_agreements, sizes, device),
         "layers": partial(layer_agreements, device),
+        "peer, exact products": partial(exact_peer_agreements, sizes, device),
     }
     run_sections("gpu_kinds", sections)
 

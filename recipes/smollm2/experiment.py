@@ -9,7 +9,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -46,20 +46,28 @@ Output = Annotated[Path, typer.Option(help="File of the results.")]
 RESULTS = FOLDER / "results.json"
 
 
+def named(table: Mapping[str, Any], what: str, name: str) -> Any:
+    """The entry `name` of `table`. Raises `typer.BadParameter` for one that does not exist, with those that do."""
+    if name not in table:
+        raise typer.BadParameter(f"there is no {what} {name}; there are {', '.join(table)}")
+    return table[name]
+
+
 def chosen(names: Iterable[str] | None) -> list[Variant]:
-    """The variants called `names`. Raises `typer.BadParameter` for one that does not exist."""
+    """The variants called `names`, all that are compared by default. Raises `typer.BadParameter`."""
     known = {variant.name: variant for variant in (*VARIANTS, TOY_VARIANT)}
-    wanted = list(names or (variant.name for variant in VARIANTS))
-    for name in wanted:
-        if name not in known:
-            raise typer.BadParameter(f"there is no variant {name}; there are {', '.join(known)}")
-    return [known[name] for name in wanted]
+    return [named(known, "variant", name) for name in names or (variant.name for variant in VARIANTS)]
+
+
+def precision_of(device: str) -> str:
+    """What `device` is best at. Raises `typer.BadParameter` for another device than the two that are known."""
+    return str(named(PRECISIONS, "device", device))
 
 
 @app.command()
 def data(work: Work, target: Path, gguf_file: str | None = None, device: Device = "cuda", size: Size = "card") -> None:
     """Store the target, let it answer, and capture its states."""
-    budget, precision = BUDGETS[size], PRECISIONS[device]
+    budget, precision = named(BUDGETS, "budget", size), precision_of(device)
     work.mkdir(parents=True, exist_ok=True)
     plain = work / "target"
     if not (plain / "config.json").exists():
@@ -79,7 +87,7 @@ def data(work: Work, target: Path, gguf_file: str | None = None, device: Device 
 @app.command()
 def train(work: Work, variant: str, seed: int = 0, device: Device = "cuda", size: Size = "card") -> None:
     """Train one variant."""
-    learn(work, chosen([variant])[0], seed, BUDGETS[size], device, PRECISIONS[device])
+    learn(work, chosen([variant])[0], seed, named(BUDGETS, "budget", size), device, precision_of(device))
 
 
 @app.command()
@@ -108,17 +116,16 @@ def measurements(
     size: Size = "card",
 ) -> None:
     """Measure trained variants, one at a time, and report after each. Acceptance needs no card, speed does."""
-    parts, dtype = chosen_parts(part), DTYPES[precision or PRECISIONS[device]]
+    parts, dtype = chosen_parts(part), named(DTYPES, "precision", precision or precision_of(device))
     for _ in measure_all(work, pairs(variant, seed), parts, device, dtype, size):
         write_report(work, output, size)
 
 
 def chosen_parts(names: Iterable[str] | None) -> list[str]:
-    """The parts of a measurement called `names`. Raises `typer.BadParameter` for one that does not exist."""
+    """The parts of a measurement called `names`, all by default. Raises `typer.BadParameter`."""
     wanted = list(names or PARTS)
     for name in wanted:
-        if name not in PARTS:
-            raise typer.BadParameter(f"there is no part {name}; there are {', '.join(PARTS)}")
+        named(PARTS, "part", name)
     return wanted
 
 
@@ -177,7 +184,7 @@ def measure_all(
     work: Path, runs: Sequence[tuple[Variant, int]], parts: Sequence[str], device: str, dtype: torch.dtype, size: str
 ) -> Iterator[str]:
     """Measure of every trained run the parts that are not measured yet; name each when it is done."""
-    budget = BUDGETS[size]
+    budget = named(BUDGETS, "budget", size)
     bench: Bench | None = None
     for run in runs:
         before = measured(work, run)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 import typer
+from typer.testing import CliRunner
 
 import draftc
 from draftc.api import load
@@ -159,6 +160,16 @@ def test_a_part_that_does_not_exist_is_refused_with_those_that_do() -> None:
     assert chosen_parts(None) == list(PARTS)
     with pytest.raises(typer.BadParameter, match="there is no part sped; there are acceptance, speed, text"):
         chosen_parts(["sped"])
+
+
+@pytest.mark.parametrize("words", [["--device", "gpu"], ["--budget", "huge"], ["--precision", "fp8"]])
+def test_options_without_meaning_are_refused_with_those_that_have_one(tmp_path: Path, words: list[str]) -> None:
+    bundle = bundle_folder(tmp_path, Variant(BASELINE), 0)
+    bundle.mkdir(parents=True)
+    (bundle / "config.json").write_text("{}")
+    ran = CliRunner().invoke(experiment.app, ["measurements", str(tmp_path), *words])
+    assert ran.exit_code == 2
+    assert f"there is no {words[0].strip('-')} {words[1]}; there are" in ran.output.replace("\n", " ")
 
 
 def test_the_report_pairs_runs_of_one_seed(tmp_path: Path) -> None:
