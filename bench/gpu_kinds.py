@@ -1,14 +1,12 @@
 """Kinds on a CUDA card: do their backends and forms agree, what does a form cost: `python bench/gpu_kinds.py`.
 
 KDA: every backend against the recurrence in float64, outputs, gradients and states before anchors, in float32 and
-bfloat16; fla-core's also with exact products. Latent attention: both forms of a decoding step against each other, with
-times. Layers: whole layers of shipped layouts by one backend against another, outputs and gradients. Without a card the
-same runs on the CPU in small sizes, and what needs one is left out with its reason. Folder and sections as for the
-other scripts.
+bfloat16. Latent attention: both forms of a decoding step against each other, with times. Layers: whole layers of
+shipped layouts by one backend against another, outputs and gradients. Without a card the same runs on the CPU in small
+sizes, and what needs one is left out with its reason. Folder and sections as for the other scripts.
 """
 
 import itertools
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -37,7 +35,6 @@ THREE_TF32 = 1e-5  # gradients of kda_triton, whose products are three of tf32
 TF32 = 5e-3  # outputs and gradients of kda_fla, whose products are one of tf32
 LONG = 3  # times the limit, for states that up to 1,024 rows of context rounded
 DTYPES = (torch.float32, torch.bfloat16)
-EXACT_PRODUCTS = "TRITON_F32_DEFAULT"
 NAMES = ("out", "q", "k", "v", "decay", "beta", "A_log", "dt_bias", "state")
 
 
@@ -97,7 +94,7 @@ def limits_of(backend: str, dtype: torch.dtype) -> tuple[float, float]:
     if dtype is not torch.float32:
         return ROUNDED, 3 * ROUNDED
     if backend == "kda_fla":
-        return (FORWARD, THREE_TF32) if products_are_exact() else (TF32, TF32)
+        return TF32, TF32
     return FORWARD, THREE_TF32 if backend == "kda_triton" else GRADIENT
 
 
@@ -111,9 +108,9 @@ def states(bound: float | None, anchors: Tensor, backend: str, *inputs: Tensor |
     return kda_states(*inputs[1:], anchors, View(None, backend, 0.0, None), bound)
 
 
-def kda_agreements(backends: tuple[str, ...], dtypes: tuple[torch.dtype, ...], sizes: Sizes, device: str) -> Section:
+def kda_agreements(backends: tuple[str, ...], sizes: Sizes, device: str) -> Section:
     """Compare backends with the recurrence, for both gates, with and without a state."""
-    for dtype, bound in itertools.product(dtypes, (-5.0, None)):
+    for dtype, bound in itertools.product(DTYPES, (-5.0, None)):
         word = f"{str(dtype).removeprefix('torch.')}, bound {bound}"
         for state in (False, True):
             compare = partial(core_agreement, state, sizes, dtype, bound, device)
@@ -121,27 +118,11 @@ def kda_agreements(backends: tuple[str, ...], dtypes: tuple[torch.dtype, ...], s
         yield from compared_cases(f"{word}, states", backends, partial(states_agreement, sizes, dtype, bound, device))
 
 
-def peer_agreements(dtypes: tuple[torch.dtype, ...], sizes: Sizes, device: str) -> Section:
+def peer_agreements(sizes: Sizes, device: str) -> Section:
     """Compare kda_fla, on the first candidates of its kernels: which is fastest does not matter here."""
     if device == "cuda":
         take_first_candidates()
-    yield from kda_agreements(PEER, dtypes, sizes, device)
-
-
-def exact_peer_agreements(sizes: Sizes, device: str) -> Section:
-    """The same in float32 with exact products everywhere, to tell what tf32 costs from what the adapter does."""
-    os.environ[EXACT_PRODUCTS] = "ieee"
-    if device == "cuda":
-        from fla.ops.kda import chunk_intra
-        from triton.language import constexpr
-
-        chunk_intra.SOLVE_TRIL_DOT_PRECISION = chunk_intra.SAFE_GATE_DOT_PRECISION = constexpr("ieee")
-    yield from peer_agreements((torch.float32,), sizes, device)
-
-
-def products_are_exact() -> bool:
-    """Whether Triton multiplies float32 as it is."""
-    return os.environ.get(EXACT_PRODUCTS) == "ieee"
+    yield from kda_agreements(PEER, sizes, device)
 
 
 def compared_cases(case: str, backends: tuple[str, ...], compare: Callable[[str], Any]) -> Section:
@@ -274,11 +255,10 @@ def main() -> None:
     sizes = CARD if device == "cuda" else DRY
     torch.backends.cuda.matmul.allow_tf32 = False
     sections = {
-        "kda": partial(kda_agreements, PLAIN, DTYPES, sizes, device),
-        "peer": partial(peer_agreements, DTYPES, sizes, device),
+        "kda": partial(kda_agreements, PLAIN, sizes, device),
+        "peer": partial(peer_agreements, sizes, device),
         "forms": partial(form_agreements, sizes, device),
         "layers": partial(layer_agreements, device),
-        "peer, exact products": partial(exact_peer_agreements, sizes, device),
     }
     run_sections("gpu_kinds", sections)
 

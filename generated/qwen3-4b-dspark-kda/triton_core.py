@@ -54,27 +54,43 @@ def tile_sizes(q: Tensor, from_state: bool) -> TileSizes:
 
 
 def constants(sizes: TileSizes, like: Tensor, lower_bound: float | None, from_state: bool) -> dict[str, object]:
-    """What the kernels are compiled for. bfloat16 is multiplied as it is, float16 as tf32, float32 as three tf32."""
+    """What the kernels are compiled for."""
     return {
         **{name: value for name, value in sizes._asdict().items() if name.isupper()},
         "LINE": min(sizes.SPAN, BOUND_LINE) if lower_bound is not None else 1,
         "BOUNDED": lower_bound is not None,
         "WHOLE": sizes.is_whole,
         "FROM_STATE": from_state,
+        **product_constants(like),
+    }
+
+
+def product_constants(like: Tensor) -> dict[str, object]:
+    """How the kernels multiply values of the dtype of `like`: bfloat16 as it is, float16 as tf32, float32 as three."""
+    return {
         "HALF": like.dtype == torch.bfloat16,
         "PRECISION": "tf32" if like.dtype != torch.float32 else "tf32x3",
     }
 
 
+def operand_dtype(like: Tensor) -> torch.dtype:
+    """What operands of those products are kept in."""
+    return torch.bfloat16 if like.dtype == torch.bfloat16 else torch.float32
+
+
+def tile_warps(like: Tensor) -> int:
+    """Warps of a program that works on one tile of 16 rows."""
+    return 1 if like.dtype == torch.bfloat16 else 2
+
+
 def warps(sizes: TileSizes, like: Tensor, is_heavy: bool) -> int:
     """Warps of a program: one for a tile of 16 rows; twice that for 32 rows, for wide operands, for a heavy kernel."""
-    return sizes.TILE // LEAST_TILE * (1 if like.dtype == torch.bfloat16 else 2) * (2 if is_heavy else 1)
+    return sizes.TILE // LEAST_TILE * tile_warps(like) * (2 if is_heavy else 1)
 
 
 def saved_tensors(sizes: TileSizes, like: Tensor, tiles: int) -> tuple[Tensor, Tensor, Tensor]:
     """Room for X, Z `[tiles, h, R, R]`, rounded as the products of backward round them, and both norms."""
-    small = torch.bfloat16 if like.dtype == torch.bfloat16 else torch.float32
-    inverses = like.new_empty(tiles, sizes.HEADS, sizes.TILE, sizes.TILE, dtype=small)
+    inverses = like.new_empty(tiles, sizes.HEADS, sizes.TILE, sizes.TILE, dtype=operand_dtype(like))
     return inverses, torch.empty_like(inverses), like.new_empty(tiles, sizes.HEADS, 2, sizes.TILE, dtype=torch.float32)
 
 

@@ -5,7 +5,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .triton_core import BOUND_LINE, LEAST_TILE, NAMESPACE, power_of_two
+from .triton_core import (
+    BOUND_LINE,
+    LEAST_TILE,
+    NAMESPACE,
+    operand_dtype,
+    power_of_two,
+    product_constants,
+    tile_warps,
+)
 from .triton_state_backward import tiles_backward, walk_backward
 from .triton_state_kernels import context_tiles, walk_forward
 
@@ -15,25 +23,14 @@ KEY_COLS = 16
 
 
 def walk_constants(k: Tensor) -> dict[str, Any]:
-    """What the kernels that carry the state are compiled for; products as in `triton_core.constants`."""
-    return {
-        "TILE": LEAST_TILE,
-        "HEADS": k.shape[-2],
-        "WIDTH": k.shape[-1],
-        "HALF": k.dtype == torch.bfloat16,
-        "PRECISION": "tf32" if k.dtype != torch.float32 else "tf32x3",
-    }
+    """What the kernels that carry the state are compiled for."""
+    return {"TILE": LEAST_TILE, "HEADS": k.shape[-2], "WIDTH": k.shape[-1], **product_constants(k)}
 
 
 def tile_constants(k: Tensor, lower_bound: float | None) -> dict[str, Any]:
     """What the kernels that work on all tiles are compiled for."""
     bounded = {"BOUNDED": lower_bound is not None, "LINE": BOUND_LINE if lower_bound is not None else 1}
     return walk_constants(k) | bounded
-
-
-def tile_warps(k: Tensor) -> int:
-    """Warps of a program that works on one tile of 16 rows."""
-    return 1 if k.dtype == torch.bfloat16 else 2
 
 
 def value_cols(k: Tensor) -> int:
@@ -44,9 +41,8 @@ def value_cols(k: Tensor) -> int:
 def tile_facts(k: Tensor, tiles: Tensor) -> tuple[Tensor, ...]:
     """Room for K e^G, K e^(G_T - G), e^G_T, X, M and norms of `tiles [D, P, 2]`; float32, or operands of bfloat16."""
     count, (heads, width) = tiles.shape[0] * tiles.shape[1], k.shape[-2:]
-    operand = torch.bfloat16 if k.dtype == torch.bfloat16 else torch.float32
-    rows = k.new_empty(2, count, heads, LEAST_TILE, width, dtype=operand)
-    inverses = k.new_empty(count, heads, LEAST_TILE, LEAST_TILE, dtype=operand)
+    rows = k.new_empty(2, count, heads, LEAST_TILE, width, dtype=operand_dtype(k))
+    inverses = k.new_empty(count, heads, LEAST_TILE, LEAST_TILE, dtype=operand_dtype(k))
     shapes = [(width,), (LEAST_TILE, LEAST_TILE), (LEAST_TILE,)]
     totals, writes, norms = (k.new_empty(count, heads, *shape, dtype=torch.float32) for shape in shapes)
     return rows, totals, inverses, writes, norms

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -25,7 +26,7 @@ from recipes.smollm2.intervals import change
 from recipes.smollm2.learning import bundle_folder, learn, run_folder
 from recipes.smollm2.measuring import PARTS, Bench, measure, open_bench
 from recipes.smollm2.prompts import TASKS
-from recipes.smollm2.settings import BASELINE, CARD, FOLDER, TOY, TOY_VARIANT, VARIANTS, Budget, Variant
+from recipes.smollm2.settings import BASELINE, CARD, FOLDER, TOY, TOY_VARIANT, VARIANTS, Variant
 
 BUDGETS = {"card": CARD, "toy": TOY}
 PRECISIONS = {"cuda": "bf16", "cpu": "fp32"}
@@ -248,7 +249,7 @@ def results(work: Path, size: str) -> dict[str, Any]:
     return {
         "date": datetime.now(UTC).date().isoformat(),
         "versions": {"draftc": __version__, **versions()},
-        "budget": {name: getattr(BUDGETS[size], name) for name in Budget.__dataclass_fields__},
+        "budget": asdict(named(BUDGETS, "budget", size)),
         "plain_tokens_per_second": json.loads(plain.read_text()) if plain.exists() else None,
         "runs": shown,
         "not_measured": sorted(

@@ -127,13 +127,11 @@ def plan_states(
     level_two = [[line[g * size + place] for line in spans for g in range(groups)] for place in range(size - 1)]
     kept = groups + 1 + groups * (size - 1)
     numbers = {document: number for number, document in enumerate(documents)}
-    entries = [
-        numbers[row, first] * kept + entry_of(cuts[numbers[row, first]].index(cut), groups, size)
-        for row, first, cut in chain.from_iterable(places)
-    ]
+    asked = [(numbers[row, first], cut) for row, first, cut in chain.from_iterable(places)]
+    segment = [{cut: place for place, cut in enumerate(line)} for line in cuts]
+    entries = [number * kept + entry_of(segment[number][cut], groups, size) for number, cut in asked]
     owners = None if starts is None else torch.tensor([row for row, _ in documents], device=device)
     tiled = [tiles_between(first, cut, row * context_rows) for (row, first), cut in zip(documents, cuts, strict=True)]
-    asked = [(numbers[row, first], cut) for row, first, cut in chain.from_iterable(places)]
     return ScanPlan(
         groups=tuple(plan_launch(each, device) for each in level_one),
         places=tuple(plan_launch(each, device) for each in level_two),

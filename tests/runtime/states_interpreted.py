@@ -25,7 +25,10 @@ BOUNDS = {"bounded": -5.0, "unbounded": None}
 def outcome(backend: str, inputs: list[Tensor], anchors: list[list[int]], bound: float | None, compiled: bool = False):
     """The states, then the gradient of every input."""
     view = View(None, backend, 0.0, None)
-    function = lambda *x: kda_states(*x, torch.tensor(anchors), view, bound)  # noqa: E731
+
+    def function(*x: Tensor) -> Tensor:
+        return kda_states(*x, torch.tensor(anchors), view, bound)
+
     out = (torch.compile(function, backend="aot_eager") if compiled else function)(*inputs)
     weight = torch.randn(out.shape, generator=torch.Generator().manual_seed(1))
     return [out.detach(), *torch.autograd.grad(out, inputs, weight, allow_unused=True, materialize_grads=True)]

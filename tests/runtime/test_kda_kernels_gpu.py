@@ -7,6 +7,7 @@ from torch.utils.checkpoint import checkpoint
 
 from draftc.runtime.kda import kda
 from draftc.runtime.visibility import View
+from tests.runtime.cards import require_card
 from tests.runtime.kda_inputs import NAMES, Hard, kda_inputs
 
 pytestmark = pytest.mark.gpu
@@ -19,13 +20,7 @@ HARD = [Hard(), Hard(common=0.9), Hard(gate=8.0)]
 
 @pytest.fixture(autouse=True)
 def _card() -> None:
-    if not torch.cuda.is_available() or torch.cuda.get_device_capability() < (8, 0):
-        pytest.skip("needs a CUDA card of compute capability 8.0")
-
-
-def hopper() -> None:
-    if torch.cuda.get_device_capability() < (9, 0):
-        pytest.skip("needs a CUDA card of compute capability 9.0")
+    require_card(8)
 
 
 def by(backend: str, bound: float | None):
@@ -72,7 +67,7 @@ def too_large(found: dict[str, float], limit: float, of_rate: float | None = Non
 @pytest.mark.parametrize("hard", HARD)
 @pytest.mark.parametrize("rows", [8, 16])
 def test_gluon_is_the_recurrence(bound, hard, rows):
-    hopper()
+    require_card(9)
     inputs = on_card(kda_inputs(rows, hard, False, batch=66, heads=8, dim=128), torch.bfloat16)
     assert not too_large(errors("kda_gluon", inputs, torch.bfloat16, bound), GATE, RATE)
 

@@ -1,10 +1,6 @@
 """The kernels around KDA's core are the plain forms, with all gradients, in the interpreter; the view chooses them."""
 
-import json
-import os
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,8 +9,8 @@ from draftc.runtime.kda.layer import GatedRMSNorm, ShortConvolution, gated_norm,
 from draftc.runtime.kda.math import convolve_rows, gate_rows
 from draftc.runtime.kda.triton import MissingTritonWarning
 from draftc.runtime.visibility import View, ViewError
+from tests.runtime.interpreter import interpreted_by, too_far
 
-ROOT = Path(__file__).parents[2]
 FLOAT32 = 1e-6  # of a norm, to the plain form in float64
 NARROW = {"bfloat16": 6e-3, "float16": 1e-3}  # the interpreter cuts bfloat16 off instead of rounding it
 EXACT = ("repeated", "poisoned", "among nans", "strided", "checkpointed", "compiled", "without gradients")
@@ -22,17 +18,7 @@ EXACT = ("repeated", "poisoned", "among nans", "strided", "checkpointed", "compi
 
 @pytest.fixture(scope="module")
 def interpreted() -> dict[str, dict]:
-    pytest.importorskip("triton")
-    given = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "tests.runtime.layer_interpreted"]
-    done = subprocess.run(command, cwd=ROOT, env=given, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout)
-
-
-def too_far(cases: dict[str, dict[str, float]], tolerance: float) -> dict[str, dict[str, float]]:
-    wrong = {case: {n: e for n, e in errors.items() if not e < tolerance} for case, errors in cases.items()}
-    return {case: found for case, found in wrong.items() if found}
+    return interpreted_by("layer_interpreted")
 
 
 @pytest.mark.parametrize(("operation", "count"), [("convolution", 27), ("norm", 5)])

@@ -9,6 +9,7 @@ from draftc.runtime.attention.kda_reset import DeltaAttention
 from draftc.runtime.kda.layer import gated_norm, short_convolution
 from draftc.runtime.memory import NoMemory
 from draftc.runtime.visibility import View
+from tests.runtime.cards import require_card
 
 pytestmark = pytest.mark.gpu
 EPS = 1e-5
@@ -18,8 +19,7 @@ DTYPES = list(TOLERANCE)
 
 @pytest.fixture(autouse=True)
 def _card() -> None:
-    if not torch.cuda.is_available() or torch.cuda.get_device_capability() < (8, 0):
-        pytest.skip("needs a CUDA card of compute capability 8.0")
+    require_card(8)
 
 
 def view(backend: str) -> View:

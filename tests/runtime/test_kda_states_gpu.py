@@ -6,6 +6,7 @@ from torch import Tensor
 
 from draftc.runtime.kda import kda_states
 from draftc.runtime.visibility import View
+from tests.runtime.cards import require_card
 from tests.runtime.kda_inputs import NAMES, Hard, kda_inputs
 
 pytestmark = pytest.mark.gpu
@@ -17,8 +18,7 @@ LOOSER = {"state": 10, "A_log": 3}
 
 @pytest.fixture(autouse=True)
 def _card() -> None:
-    if not torch.cuda.is_available() or torch.cuda.get_device_capability() < (8, 0):
-        pytest.skip("needs a CUDA card of compute capability 8.0")
+    require_card(8)
 
 
 def outcome(backend: str, inputs: list[Tensor], anchors: Tensor, bound: float | None) -> list[Tensor]:

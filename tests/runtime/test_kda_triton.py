@@ -1,7 +1,5 @@
 """The Triton kernels are the recurrence, with all gradients, in the interpreter; where they cannot run, a reason."""
 
-import json
-import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -15,6 +13,7 @@ from draftc.runtime.kda.registry import KDA_BACKENDS, refuse_kda_gluon, refuse_k
 from draftc.runtime.kda.triton import MissingTritonWarning
 from draftc.runtime.request import BackendRequest
 from draftc.runtime.visibility import View
+from tests.runtime.interpreter import interpreted_by, too_far
 from tests.runtime.kda_inputs import Hard, kda_inputs
 
 ROOT = Path(__file__).parents[2]
@@ -25,17 +24,7 @@ EXACT = ("repeated", "poisoned", "strided", "checkpointed", "compiled", "compile
 
 @pytest.fixture(scope="module")
 def interpreted() -> dict[str, dict]:
-    pytest.importorskip("triton")
-    given = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "tests.runtime.kda_interpreted"]
-    done = subprocess.run(command, cwd=ROOT, env=given, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout)
-
-
-def too_far(cases: dict[str, dict[str, float]], tolerance: float) -> dict[str, dict[str, float]]:
-    wrong = {case: {n: e for n, e in errors.items() if not e < tolerance} for case, errors in cases.items()}
-    return {case: found for case, found in wrong.items() if found}
+    return interpreted_by("kda_interpreted")
 
 
 def test_float32_is_the_recurrence_for_every_length_with_and_without_a_state(interpreted):

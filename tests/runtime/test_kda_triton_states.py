@@ -1,26 +1,14 @@
 """The kernels that carry KDA's state over a context are the recurrence, with all gradients, in the interpreter."""
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from draftc.runtime.kda.states import WALK_ROWS
-
-ROOT = Path(__file__).parents[2]
+from tests.runtime.interpreter import interpreted_by
 
 
 @pytest.fixture(scope="module")
 def interpreted() -> dict:
-    pytest.importorskip("triton")
-    given = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "tests.runtime.states_interpreted"]
-    done = subprocess.run(command, cwd=ROOT, env=given, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout)
+    return interpreted_by("states_interpreted")
 
 
 def test_kernels_work_on_tiles_as_long_as_those_of_a_walk():
